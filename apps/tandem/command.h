@@ -1,0 +1,41 @@
+// apps/tandem/command.h: what the subcommands of `tandem` share. Each cmd_<name>.cpp registers one subcommand.
+//
+//   Exit codes: 0 done, 1 refused or failed (the message is on stderr), 2 wrong usage. With --json stdout carries JSON
+//   only; logs and errors go to stderr.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "tandem/status.h"
+
+namespace tandem::app {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+struct CommonFlags {
+  bool json = false;
+  int num_threads = 0;  // 0: one for each core
+  std::string kernels = "auto";
+};
+
+// Adds --json, --threads and --kernels to a subcommand.
+void add_common_flags(CLI::App* command, CommonFlags& flags);
+
+// The number of threads to use: the flag, or what this process may run on.
+int resolve_num_threads(const CommonFlags& flags);
+
+// Prints "tandem: error: <message>" on stderr, every line of a long message indented; returns kExitFailed.
+int report_error(const Status& status);
+
+// Each adds its subcommand; when it is chosen, `exit_code` receives the result.
+void register_run(CLI::App& app, int& exit_code);
+void register_score(CLI::App& app, int& exit_code);
+void register_tokenize(CLI::App& app, int& exit_code);
+void register_inspect(CLI::App& app, int& exit_code);
+void register_init(CLI::App& app, int& exit_code);
+void register_bench(CLI::App& app, int& exit_code);
+
+}  // namespace tandem::app

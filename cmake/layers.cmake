@@ -1,0 +1,15 @@
+# The folder list of src/ in data-flow order and what each may include: the one place that states the layering.
+# tandem_add_folder() links by it and tools/check_layers.cmake checks every #include against it.
+set(TANDEM_FOLDERS base config tensor weights kernels cache plan model sample text engine)
+
+set(TANDEM_DEPS_base "")
+set(TANDEM_DEPS_config base)
+set(TANDEM_DEPS_tensor base config)
+set(TANDEM_DEPS_weights base config tensor)
+set(TANDEM_DEPS_kernels base config tensor)
+set(TANDEM_DEPS_cache base config tensor kernels)
+set(TANDEM_DEPS_plan base config)
+set(TANDEM_DEPS_model base config tensor kernels cache plan weights)
+set(TANDEM_DEPS_sample base config tensor)
+set(TANDEM_DEPS_text base)
+set(TANDEM_DEPS_engine base config tensor kernels cache plan weights model sample text)

@@ -1,0 +1,54 @@
+// base/thread_pool.h: a fixed team of threads for fork-join loops; the caller is member 0 of the team.
+//
+// Tasks are handed out one at a time from a shared counter, so uneven tasks balance. Which thread runs a
+// task never changes its result: a task writes only what it owns. Workers spin briefly after a loop, then
+// sleep, so that back-to-back loops of a decode step cost no system call and an idle engine costs no CPU.
+// Threading: parallel_for may be called by one thread at a time (the engine thread), never from a task.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/function_ref.h"
+
+namespace tandem {
+
+class ThreadPool {
+ public:
+  // num_threads counts the calling thread; at least 1.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs body(task, thread) for every task in [0, num_tasks); returns when all have finished.
+  // `thread` is in [0, num_threads()): an index for per-thread scratch.
+  void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task, int thread)> body);
+
+ private:
+  struct Job {
+    FunctionRef<void(int64_t, int)>* body = nullptr;
+    int64_t num_tasks = 0;
+  };
+
+  void worker_loop(int thread);
+  void run_tasks(const Job& job, int thread);
+
+  Job job_;                               // written by the caller before generation_ advances
+  alignas(64) std::atomic<int64_t> next_task_{0};
+  alignas(64) std::atomic<int> busy_workers_{0};
+  alignas(64) std::atomic<uint64_t> generation_{0};  // one more for every loop
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};
+  std::mutex mu_;
+  std::condition_variable wake_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// cache/layer_cache.h: what one sequence remembers in one layer, and in all of them.
+//
+//   Two kinds, never one abstraction: a KdaState is rewritten in place and cannot be truncated; an MlaLatent grows by a
+//   row a token and can. A prefix, a rollback or a migration is right only when both move together, so every LayerCache
+//   carries its own position and the model checks that they agree before a step (systems.md §1.6, I1).
+//
+//   KdaState at rest   recurrent [H, K, V] (row = key channel), f32 or bf16
+//                      conv      [W−1, 3P] raw projections, oldest first; columns q | k | v; f32 or bf16
+//   MlaLatent at rest  pages of `page_tokens` rows [c (rank, normalised) | kpe (rope)], f32 or bf16
+//   Threading: engine thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tandem/status.h"
+#include "tensor/dtype.h"
+#include "tensor/view.h"
+
+namespace tandem {
+
+// Memory of one KDA layer of one sequence, owned by whoever made the cache.
+struct KdaState {
+  void* recurrent = nullptr;  // [H, K, V]
+  void* conv = nullptr;       // [W−1, 3P]
+  DType dtype = DType::kF32;
+  int64_t position = 0;        // tokens folded in
+  uint64_t state_version = 0;  // one more at every in-place advance or restore: a stale copy is refused by it
+};
+
+// Memory of one MLA layer of one sequence: a page table. Rows [0, length) are written.
+struct MlaLatent {
+  std::span<std::byte* const> pages;
+  int64_t page_tokens = 0;
+  DType dtype = DType::kF32;
+  int64_t length = 0;
+  int64_t capacity() const { return static_cast<int64_t>(pages.size()) * page_tokens; }
+};
+
+}  // namespace tandem

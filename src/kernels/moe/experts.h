@@ -1,0 +1,45 @@
+// kernels/moe/experts.h: the routed experts of one layer on the tokens that chose them.
+//
+//   y_t = Σ_j w_tj · W2_e ( act(W1_e z_t, W3_e z_t) ),  e = topk_ids[t, j], summed over j in ascending order
+//   expert_act = mxfp8: z and the activation's output are rounded to MXFP8 (tensor/mxfp4.h) before W1/W3 and W2.
+//   Source: released modelling code (model.md §3.8); MXFP8 inputs of the deployed model (§5.2).
+//
+// Shapes     z, out [T, Dl] (Dl = latent width, or D without a latent); topk_* [T, k]; w1, w3 [I, Dl]; w2 [Dl, I].
+//            Tokens are grouped by expert, so each expert's bytes are read once a call; nothing is expanded in memory
+//            beyond a few rows.
+// Aliasing   out overlaps nothing.
+// Numerics   f32 accumulation; the order of every sum is fixed whatever the other tokens chose: rows are bitwise
+//            independent of the batch.
+// Errors     kInvalidArgument on shape mismatch or an expert id outside [0, E).
+#pragma once
+
+#include <span>
+
+#include "kernels/activation/gated_act.h"
+#include "kernels/exec_context.h"
+#include "tandem/status.h"
+#include "tensor/view.h"
+#include "tensor/weight_view.h"
+
+namespace tandem {
+
+struct ExpertWeights {
+  WeightView w1;  // gate [I, Dl]
+  WeightView w3;  // up   [I, Dl]
+  WeightView w2;  // down [Dl, I]
+};
+
+enum class ExpertAct { kF32, kMxfp8 };
+
+struct MoeExpertsArgs {
+  MatrixView<const float> z;
+  MatrixView<const int32_t> topk_ids;
+  MatrixView<const float> topk_weights;
+  std::span<const ExpertWeights> experts;  // E of them
+  GatedActParams act;
+  ExpertAct expert_act = ExpertAct::kF32;
+  MatrixView<float> out;
+};
+Status moe_experts(const ExecContext& ctx, const MoeExpertsArgs& args);
+
+}  // namespace tandem

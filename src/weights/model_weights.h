@@ -1,0 +1,85 @@
+// weights/model_weights.h: the text model's parameters by role, bound to the mapped files of a checkpoint.
+//
+//   Matrices are views of the file, in the type it stores. Small vectors (norms, conv taps, biases, gates) are widened
+//   to f32 once, exactly, and owned here: a few MB that every kernel can then read without a format switch.
+//   Lifetime: views borrow from the Checkpoint, which outlives this. Threading: immutable after binding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "config/model_config.h"
+#include "tensor/weight_view.h"
+
+namespace tandem {
+
+class Checkpoint;
+
+struct KdaLayerWeights {
+  WeightView q_proj, k_proj, v_proj;      // [P, D]
+  std::vector<float> conv_weight;         // [3P, W]: the q, k and v taps one after the other
+  WeightView f_a_proj, f_b_proj;          // [d, D], [P, d]
+  WeightView b_proj;                      // [H, D]
+  std::vector<float> a_log;               // [H]
+  std::vector<float> dt_bias;             // [P]
+  WeightView g_proj;                      // [P, D], full-rank gate
+  WeightView g_a_proj, g_b_proj;          // [d, D], [P, d], low-rank gate (g_proj is empty then)
+  std::vector<float> o_norm;              // [d]
+  WeightView o_proj;                      // [D, P]
+};
+
+struct MlaLayerWeights {
+  WeightView q_proj;                      // [H·dqk, D], without q-LoRA
+  WeightView q_a_proj, q_b_proj;          // [rq, D], [H·dqk, rq], with it (q_proj is empty then)
+  std::vector<float> q_a_layernorm;       // [rq]
+  WeightView kv_a_proj;                   // [r + dr, D]
+  std::vector<float> kv_a_layernorm;      // [r]
+  WeightView kv_b_proj;                   // [H·(dn + dv), r]
+  WeightView g_proj;                      // [H·dv, D], or empty
+  WeightView o_proj;                      // [D, H·dv]
+};
+
+struct MlpWeights {
+  WeightView gate_proj, up_proj;  // [I, D]
+  WeightView down_proj;           // [D, I]
+};
+
+struct RoutedExpertWeights {
+  WeightView w1, w3;  // [I, Dl]
+  WeightView w2;      // [Dl, I]
+};
+
+struct MoeLayerWeights {
+  WeightView router;                         // [E, D]
+  std::vector<float> e_score_correction_bias;  // [E]
+  WeightView latent_down, latent_up;         // [Dl, D], [D, Dl]; empty without a latent
+  std::vector<float> latent_norm;            // [Dl]; empty without one
+  std::optional<MlpWeights> shared_experts;
+  std::vector<RoutedExpertWeights> experts;  // E
+};
+
+// The fold norm_weight ⊙ pseudo-query of one AttnRes mix, [D].
+using AttnResScoreWeight = std::vector<float>;
+
+struct LayerWeights {
+  std::variant<KdaLayerWeights, MlaLayerWeights> attention;
+  std::variant<MlpWeights, MoeLayerWeights> feed_forward;
+  std::vector<float> input_layernorm, post_attention_layernorm;  // [D]
+  AttnResScoreWeight self_attention_res, mlp_res;                // empty without AttnRes
+};
+
+struct ModelWeights {
+  WeightView embed_tokens;  // [vocab, D]
+  std::vector<LayerWeights> layers;
+  AttnResScoreWeight output_attn_res;  // empty without AttnRes
+  std::vector<float> norm;             // [D]
+  WeightView lm_head;                  // [vocab, D]; embed_tokens when tied
+};
+
+// Every missing, mis-shaped or unknown tensor in one Status.
+Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace tandem
