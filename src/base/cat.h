@@ -10,16 +10,19 @@ namespace tandem {
 namespace detail {
 
 inline void append_piece(std::string& out, std::string_view text) { out.append(text); }
-inline void append_piece(std::string& out, char character) { out.push_back(character); }
-inline void append_piece(std::string& out, bool value) { out.append(value ? "true" : "false"); }
 
+// One template for all arithmetic types: an overload for bool would win over std::string_view for a string literal.
 template <class Number>
   requires(std::integral<Number> || std::floating_point<Number>)
 void append_piece(std::string& out, Number value) {
-  char buffer[64];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
-  (void)error;  // 64 characters hold every integer and every shortest floating-point form
-  out.append(buffer, end);
+  if constexpr (std::same_as<Number, char>) {
+    out.push_back(value);
+  } else if constexpr (std::same_as<Number, bool>) {
+    out.append(value ? "true" : "false");
+  } else {
+    char buffer[64];  // holds every integer and every shortest floating-point form
+    out.append(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
+  }
 }
 
 }  // namespace detail

@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include <chrono>
+
 #include "base/check.h"
 
 #if defined(__x86_64__)
@@ -9,13 +11,28 @@
 namespace tandem {
 namespace {
 
-// About 50 microseconds on a 3 GHz core: longer than the serial stretches between the loops of a decode step.
-constexpr int kSpinRounds = 20000;
+// Longer than the serial stretches between the loops of a decode step, short enough to be polite on a shared machine.
+constexpr std::chrono::microseconds kSpinTime{50};
+constexpr int kPausesPerClockRead = 16;
 
 void spin_pause() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+// Spins until `done` or for kSpinTime; returns whether `done` came. (A pause takes 10 to 140 cycles, so time it.)
+template <class Done>
+bool spin_until(Done done) {
+  if (done()) return true;
+  const auto give_up = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kPausesPerClockRead; ++i) {
+      spin_pause();
+      if (done()) return true;
+    }
+  } while (std::chrono::steady_clock::now() < give_up);
+  return false;
 }
 
 }  // namespace
@@ -43,15 +60,19 @@ void ThreadPool::run_tasks(const Job& job, int thread) {
   }
 }
 
+bool ThreadPool::try_join() {
+  uint32_t seen = loop_.load(std::memory_order_relaxed);
+  while ((seen & kOpen) != 0) {
+    if (loop_.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
 void ThreadPool::worker_loop(int thread) {
   uint64_t seen = 0;
   while (true) {
-    int rounds = 0;
-    while (generation_.load(std::memory_order_acquire) == seen && rounds < kSpinRounds) {
-      spin_pause();
-      ++rounds;
-    }
-    if (generation_.load(std::memory_order_acquire) == seen) {
+    const auto is_news = [&] { return generation_.load(std::memory_order_acquire) != seen; };
+    if (!spin_until(is_news)) {
       std::unique_lock lock(mu_);
       sleepers_.fetch_add(1);  // seq_cst with generation_: the caller sees the sleeper or the sleeper the loop
       wake_.wait(lock, [&] { return generation_.load() != seen; });
@@ -59,34 +80,36 @@ void ThreadPool::worker_loop(int thread) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (!try_join()) continue;  // over before this thread arrived
     run_tasks(job_, thread);
-    busy_workers_.fetch_sub(1, std::memory_order_release);
+    loop_.fetch_sub(1, std::memory_order_release);
   }
 }
 
 void ThreadPool::parallel_for(int64_t num_tasks, FunctionRef<void(int64_t, int)> body) {
   if (num_tasks <= 0) return;
+  TANDEM_CHECK(!in_loop_.exchange(true, std::memory_order_acquire), "parallel_for from a task or from a second thread");
   if (workers_.empty() || num_tasks == 1) {
     for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
-    return;
+  } else {
+    run_team(num_tasks, body);
   }
+  in_loop_.store(false, std::memory_order_release);
+}
+
+void ThreadPool::run_team(int64_t num_tasks, FunctionRef<void(int64_t, int)>& body) {
   job_ = Job{&body, num_tasks};
   next_task_.store(0, std::memory_order_relaxed);
-  busy_workers_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  loop_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1);
   if (sleepers_.load() > 0) {
     { const std::lock_guard lock(mu_); }  // a worker between its test and its wait has the lock: let it sleep first
     wake_.notify_all();
   }
   run_tasks(job_, 0);
-  // Every worker reports, even one that found no task: job_ must not change under a late reader.
-  for (int rounds = 0; busy_workers_.load(std::memory_order_acquire) != 0; ++rounds) {
-    if (rounds < kSpinRounds) {
-      spin_pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  loop_.fetch_and(~kOpen, std::memory_order_relaxed);
+  const auto is_empty = [&] { return loop_.load(std::memory_order_acquire) == 0; };
+  while (!spin_until(is_empty)) std::this_thread::yield();  // more threads than cores: let the last task run
 }
 
 }  // namespace tandem

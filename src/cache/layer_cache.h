@@ -13,11 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
+#include <variant>
 
-#include "tandem/status.h"
+#include "base/result.h"
 #include "tensor/dtype.h"
-#include "tensor/view.h"
 
 namespace tandem {
 
@@ -38,5 +37,18 @@ struct MlaLatent {
   int64_t length = 0;
   int64_t capacity() const { return static_cast<int64_t>(pages.size()) * page_tokens; }
 };
+
+using LayerCache = std::variant<KdaState, MlaLatent>;
+
+// The caches of one sequence, layer by layer; what the model reads and advances.
+struct SequenceCacheView {
+  std::span<LayerCache> layers;
+};
+
+// Tokens a layer's cache holds: KdaState::position or MlaLatent::length.
+int64_t cached_tokens(const LayerCache& cache);
+
+// The one length that every layer of the sequence agrees on; an error naming the first layer that does not.
+Result<int64_t> agreed_length(const SequenceCacheView& cache);
 
 }  // namespace tandem

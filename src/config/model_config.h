@@ -89,10 +89,12 @@ struct ModelConfig {
   AttnResMode attn_res_mode = AttnResMode::kNone;
   int64_t attn_res_block_size = 0;  // kBlock only
 
+  std::string dtype = "bfloat16";  // activation type of the reference; informational, `torch_dtype` in older files
+
   // Quantisation as declared; what is on disk decides per tensor.
   bool declares_mxfp4 = false;
 
-  // Token ids as the file states them (generation_config.json and the tokenizer may say more).
+  // Token ids as the file states them (generation_config.json and the tokenizer may say more); not held to vocab_size.
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
   std::optional<int32_t> pad_token_id;
@@ -109,12 +111,14 @@ struct ModelConfig {
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int64_t mla_latent_width() const { return kv_lora_rank + qk_rope_head_dim; }
   int64_t num_layers_of(LayerKind kind) const;
-  // Sources that an AttnRes mix can meet at most: stored blocks (or sublayers) plus the running sum.
+  // Sources that an AttnRes mix can meet at most: stored blocks plus the running sum, or every sublayer output plus the
+  // embedding; 0 without AttnRes.
   int64_t max_attn_res_sources() const;
 };
 
 // `origin` names the file in messages.
 Result<ModelConfig> parse_model_config(std::string_view json_text, std::string_view origin);
 Result<ModelConfig> load_model_config(const std::string& model_dir);  // reads <model_dir>/config.json
+Result<ModelConfig> load_model_config_file(const std::string& path);  // at most 64 MiB
 
 }  // namespace tandem

@@ -7,26 +7,26 @@
 
 #include "kernels/kernel_table.h"
 
-#define TANDEM_DECLARE_BACKEND(backend)                                    \
-  namespace backend {                                                      \
-  void linear(const ExecContext&, const LinearArgs&);                      \
-  void rms_norm(const ExecContext&, const RmsNormArgs&);                   \
-  void rms_norm_gated(const ExecContext&, const RmsNormGatedArgs&);        \
-  void l2_norm(const ExecContext&, const L2NormArgs&);                     \
-  void attn_res_mix(const ExecContext&, const AttnResMixArgs&);            \
-  void gated_act(const ExecContext&, const GatedActArgs&);                 \
-  void moe_experts(const ExecContext&, const MoeExpertsArgs&);             \
-  void short_conv(const ExecContext&, const ShortConvArgs&);               \
-  void kda_gate(const ExecContext&, const KdaGateArgs&);                   \
-  void kda_recurrent(const ExecContext&, const KdaArgs&);                  \
-  void kda_chunked(const ExecContext&, const KdaArgs&);                    \
-  void mla_expanded(const ExecContext&, const MlaArgs&);                   \
-  void mla_absorbed(const ExecContext&, const MlaArgs&);                   \
-  void embedding(const ExecContext&, const EmbeddingArgs&);                \
-  void add(const ExecContext&, const AddArgs&);                            \
-  void sigmoid_gate(const ExecContext&, const SigmoidGateArgs&);           \
-  void sigmoid_inplace(const ExecContext&, const MatrixView<float>&);      \
-  void round_to_bf16(const ExecContext&, const MatrixView<float>&);        \
+#define TANDEM_DECLARE_BACKEND(backend)                               \
+  namespace backend {                                                 \
+  void linear(const ExecContext&, const LinearArgs&);                 \
+  void rms_norm(const ExecContext&, const RmsNormArgs&);              \
+  void rms_norm_gated(const ExecContext&, const RmsNormGatedArgs&);   \
+  void l2_norm(const ExecContext&, const L2NormArgs&);                \
+  void attn_res_mix(const ExecContext&, const AttnResMixArgs&);       \
+  void gated_act(const ExecContext&, const GatedActArgs&);            \
+  void moe_experts(const ExecContext&, const MoeExpertsArgs&);        \
+  void short_conv(const ExecContext&, const ShortConvArgs&);          \
+  void kda_gate(const ExecContext&, const KdaGateArgs&);              \
+  void kda_recurrent(const ExecContext&, const KdaArgs&);             \
+  void kda_chunked(const ExecContext&, const KdaArgs&);               \
+  void mla_expanded(const ExecContext&, const MlaArgs&);              \
+  void mla_absorbed(const ExecContext&, const MlaArgs&);              \
+  void embedding(const ExecContext&, const EmbeddingArgs&);           \
+  void add(const ExecContext&, const AddArgs&);                       \
+  void sigmoid_gate(const ExecContext&, const SigmoidGateArgs&);      \
+  void sigmoid_inplace(const ExecContext&, const MatrixView<float>&); \
+  void round_to_bf16(const ExecContext&, const MatrixView<float>&);   \
   }
 
 namespace tandem {

@@ -28,7 +28,7 @@ enum class KernelBackend { kRef, kPortable, kAvx2, kAvx512 };
 std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portable", "avx2", "avx512"
 
 struct CpuFeatures {
-  bool avx2 = false;    // AVX2 + FMA + F16C
+  bool avx2 = false;    // AVX2 + FMA + F16C + BMI2
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL
 };
 CpuFeatures detect_cpu_features();

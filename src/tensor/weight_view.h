@@ -40,4 +40,11 @@ struct WeightView {
   }
 };
 
+// One routed expert: y = W2 act(W1 z, W3 z).
+struct ExpertWeights {
+  WeightView w1;  // gate [I, Dl]
+  WeightView w3;  // up   [I, Dl]
+  WeightView w2;  // down [Dl, I]
+};
+
 }  // namespace tandem

@@ -16,18 +16,9 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "tensor/dtype.h"
+#include "weights/tensor_table.h"
 
 namespace tandem {
-
-struct TensorEntry {
-  std::string_view name;        // interned in the checkpoint
-  DType dtype = DType::kF32;
-  std::span<const int64_t> shape;
-  uint32_t shard = 0;
-  uint64_t begin = 0;           // bytes into the shard's data section
-  uint64_t num_bytes = 0;
-};
 
 class Checkpoint {
  public:
@@ -41,12 +32,14 @@ class Checkpoint {
   ~Checkpoint();
 
   int64_t num_tensors() const;
-  TensorEntry tensor(int64_t i) const;                            // in name order
-  std::optional<TensorEntry> find(std::string_view name) const;   // O(log n)
-  std::span<const std::byte> data(const TensorEntry& entry) const;  // kMap only
+  TensorEntry tensor(int64_t i) const;                           // in name order
+  std::optional<TensorEntry> find(std::string_view name) const;  // O(log n)
+  // The tensor's bytes in the mapped file; kMap only. Safetensors aligns nothing: a tensor may begin at an odd address.
+  std::span<const std::byte> data(const TensorEntry& entry) const;
   int64_t num_shards() const;
   std::string_view shard_name(uint32_t shard) const;
   uint64_t total_bytes() const;  // tensor bytes over all shards
+  uint64_t table_bytes() const;  // memory of the names, shapes and places
   const std::string& dir() const;
 
  private:

@@ -5,7 +5,9 @@
 //   Lifetime: views borrow from the Checkpoint, which outlives this. Threading: immutable after binding.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -19,27 +21,27 @@ namespace tandem {
 class Checkpoint;
 
 struct KdaLayerWeights {
-  WeightView q_proj, k_proj, v_proj;      // [P, D]
-  std::vector<float> conv_weight;         // [3P, W]: the q, k and v taps one after the other
-  WeightView f_a_proj, f_b_proj;          // [d, D], [P, d]
-  WeightView b_proj;                      // [H, D]
-  std::vector<float> a_log;               // [H]
-  std::vector<float> dt_bias;             // [P]
-  WeightView g_proj;                      // [P, D], full-rank gate
-  WeightView g_a_proj, g_b_proj;          // [d, D], [P, d], low-rank gate (g_proj is empty then)
-  std::vector<float> o_norm;              // [d]
-  WeightView o_proj;                      // [D, P]
+  WeightView q_proj, k_proj, v_proj;  // [P, D]
+  std::vector<float> conv_weight;     // [3P, W]: the q, k and v taps one after the other
+  WeightView f_a_proj, f_b_proj;      // [d, D], [P, d]
+  WeightView b_proj;                  // [H, D]
+  std::vector<float> a_log;           // [H]
+  std::vector<float> dt_bias;         // [P]
+  WeightView g_proj;                  // [P, D], full-rank gate
+  WeightView g_a_proj, g_b_proj;      // [d, D], [P, d], low-rank gate (g_proj is empty then)
+  std::vector<float> o_norm;          // [d]
+  WeightView o_proj;                  // [D, P]
 };
 
 struct MlaLayerWeights {
-  WeightView q_proj;                      // [H·dqk, D], without q-LoRA
-  WeightView q_a_proj, q_b_proj;          // [rq, D], [H·dqk, rq], with it (q_proj is empty then)
-  std::vector<float> q_a_layernorm;       // [rq]
-  WeightView kv_a_proj;                   // [r + dr, D]
-  std::vector<float> kv_a_layernorm;      // [r]
-  WeightView kv_b_proj;                   // [H·(dn + dv), r]
-  WeightView g_proj;                      // [H·dv, D], or empty
-  WeightView o_proj;                      // [D, H·dv]
+  WeightView q_proj;                  // [H·dqk, D], without q-LoRA
+  WeightView q_a_proj, q_b_proj;      // [rq, D], [H·dqk, rq], with it (q_proj is empty then)
+  std::vector<float> q_a_layernorm;   // [rq]
+  WeightView kv_a_proj;               // [r + dr, D]
+  std::vector<float> kv_a_layernorm;  // [r]
+  WeightView kv_b_proj;               // [H·(dn + dv), r]
+  WeightView g_proj;                  // [H·dv, D], or empty
+  WeightView o_proj;                  // [D, H·dv]
 };
 
 struct MlpWeights {
@@ -47,18 +49,13 @@ struct MlpWeights {
   WeightView down_proj;           // [D, I]
 };
 
-struct RoutedExpertWeights {
-  WeightView w1, w3;  // [I, Dl]
-  WeightView w2;      // [Dl, I]
-};
-
 struct MoeLayerWeights {
-  WeightView router;                         // [E, D]
+  WeightView router;                           // [E, D]
   std::vector<float> e_score_correction_bias;  // [E]
-  WeightView latent_down, latent_up;         // [Dl, D], [D, Dl]; empty without a latent
-  std::vector<float> latent_norm;            // [Dl]; empty without one
+  WeightView latent_down, latent_up;           // [Dl, D], [D, Dl]; empty without a latent
+  std::vector<float> latent_norm;              // [Dl]; empty without one
   std::optional<MlpWeights> shared_experts;
-  std::vector<RoutedExpertWeights> experts;  // E
+  std::vector<ExpertWeights> experts;  // E
 };
 
 // The fold norm_weight ⊙ pseudo-query of one AttnRes mix, [D].
@@ -77,9 +74,13 @@ struct ModelWeights {
   AttnResScoreWeight output_attn_res;  // empty without AttnRes
   std::vector<float> norm;             // [D]
   WeightView lm_head;                  // [vocab, D]; embed_tokens when tied
+  // Copies of matrices that the file stores at an address their element type does not allow; empty for the usual file.
+  std::vector<std::unique_ptr<std::byte[]>> realigned;
 };
 
-// Every missing, mis-shaped or unknown tensor in one Status.
+// Every missing, mis-shaped or unknown tensor in one Status (weights/checkpoint_check.h). The checkpoint is open in
+// Mode::kMap. Read at load: the small vectors, A_log's padding (exactly zero), and the MXFP4 scales (255 is NaN) as
+// long as all of them together are below 256 MiB; larger models find such a scale as a non-finite result.
 Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace tandem

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "kernels/exec_context.h"
 #include "tandem/status.h"
@@ -24,6 +25,9 @@ struct GatedActParams {
   float beta = 1.f;                  // β1
   std::optional<float> linear_beta;  // β2
 };
+
+// kInvalidArgument, in the name of `op`, when a β of SiTU is not positive.
+Status check_gated_act_params(std::string_view op, const GatedActParams& params);
 
 struct GatedActArgs {
   MatrixView<const float> gate;

@@ -1,12 +1,14 @@
 // kernels/moe/experts.h: the routed experts of one layer on the tokens that chose them.
 //
-//   y_t = Σ_j w_tj · W2_e ( act(W1_e z_t, W3_e z_t) ),  e = topk_ids[t, j], summed over j in ascending order
-//   expert_act = mxfp8: z and the activation's output are rounded to MXFP8 (tensor/mxfp4.h) before W1/W3 and W2.
+//   y_t = Σ_j w_tj · W2_e ( act(W1_e z_t, W3_e z_t) ),  e = topk_ids[t, j], summed in ascending order of e (of j if
+//   equal) expert_act = mxfp8: z and the activation's output are rounded to MXFP8 (tensor/mxfp4.h) before W1/W3 and W2.
 //   Source: released modelling code (model.md §3.8); MXFP8 inputs of the deployed model (§5.2).
 //
-// Shapes     z, out [T, Dl] (Dl = latent width, or D without a latent); topk_* [T, k]; w1, w3 [I, Dl]; w2 [Dl, I].
-//            Tokens are grouped by expert, so each expert's bytes are read once a call; nothing is expanded in memory
-//            beyond a few rows.
+// Shapes     z, out [T, Dl] (Dl = latent width, or D without a latent); topk_* [T, k], k >= 1; w1, w3 [I, Dl]; w2 [Dl,
+// I].
+//            Tokens are grouped by expert, so each expert's bytes are read once a call (once a block of tokens when the
+//            call is so long that its T · k · I activations would pass 64 MiB); no more than a few rows of a weight
+//            are ever expanded in memory.
 // Aliasing   out overlaps nothing.
 // Numerics   f32 accumulation; the order of every sum is fixed whatever the other tokens chose: rows are bitwise
 //            independent of the batch.
@@ -22,12 +24,6 @@
 #include "tensor/weight_view.h"
 
 namespace tandem {
-
-struct ExpertWeights {
-  WeightView w1;  // gate [I, Dl]
-  WeightView w3;  // up   [I, Dl]
-  WeightView w2;  // down [Dl, I]
-};
 
 enum class ExpertAct { kF32, kMxfp8 };
 

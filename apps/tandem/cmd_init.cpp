@@ -1,0 +1,172 @@
+// tandem init: a valid random checkpoint from a config.json (weights/random_init.h).
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "base/cat.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "command.h"
+#include "weights/random_init.h"
+
+namespace tandem::app {
+namespace {
+
+struct InitFlags {
+  CommonFlags common;
+  std::string config_path;
+  std::string output_dir;
+  std::string shard_size;
+  InitOptions options;
+};
+
+struct SizeUnit {
+  std::string_view suffix;
+  uint64_t bytes;
+};
+constexpr std::array kSizeUnits = {
+    SizeUnit{"", 1},
+    SizeUnit{"B", 1},
+    SizeUnit{"KB", 1'000},
+    SizeUnit{"MB", 1'000'000},
+    SizeUnit{"GB", 1'000'000'000},
+    SizeUnit{"TB", 1'000'000'000'000},
+    SizeUnit{"KiB", uint64_t{1} << 10},
+    SizeUnit{"MiB", uint64_t{1} << 20},
+    SizeUnit{"GiB", uint64_t{1} << 30},
+    SizeUnit{"TiB", uint64_t{1} << 40},
+};
+
+// "500MB", "4GiB", "123456": a whole positive number and a unit.
+std::optional<uint64_t> parse_size(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || number == 0) return std::nullopt;
+  const std::string_view suffix = text.substr(static_cast<size_t>(end - text.data()));
+  for (const SizeUnit& unit : kSizeUnits) {
+    uint64_t bytes = 0;
+    if (suffix == unit.suffix && !__builtin_mul_overflow(number, unit.bytes, &bytes)) return bytes;
+  }
+  return std::nullopt;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf())) {
+    return Status::not_found(cat(path, ": cannot read the configuration: expected a JSON file"));
+  }
+  return std::move(text).str();
+}
+
+std::string gigabytes(uint64_t bytes) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f GB", static_cast<double>(bytes) * 1e-9);
+  return text.data();
+}
+
+// A line on stderr about every half second; on a terminal it overwrites itself.
+class ProgressLine {
+ public:
+  void operator()(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(terminal_ ? 500 : 5000)) return;
+    last_ = now;
+    std::fprintf(stderr, "%standem: %s of %s%s", terminal_ ? "\r" : "", gigabytes(done).c_str(),
+                 gigabytes(total).c_str(), terminal_ ? "" : "\n");
+    open_ = terminal_;
+  }
+  void close() {
+    if (open_) std::fputc('\n', stderr);
+    open_ = false;
+  }
+
+ private:
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  bool open_ = false;
+};
+
+void print_report(const InitFlags& flags, const InitReport& report, double seconds) {
+  if (!report.has_tokenizer) {
+    std::fprintf(stderr,
+                 "tandem: no tokenizer files: a vocabulary of %lld ids cannot hold the 256 single bytes (or exceeds "
+                 "the three-byte strings); use --tokens\n",
+                 static_cast<long long>(report.vocab_size));
+  }
+  if (flags.common.json) {
+    const nlohmann::ordered_json document = {{"output", flags.output_dir},
+                                             {"seed", flags.options.seed},
+                                             {"tensors", report.num_tensors},
+                                             {"bytes", report.tensor_bytes},
+                                             {"shards", report.num_shards},
+                                             {"vocab_size", report.vocab_size},
+                                             {"tokenizer", report.has_tokenizer},
+                                             {"headers_only", flags.options.headers_only},
+                                             {"seconds", seconds}};
+    std::printf("%s\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return;
+  }
+  std::printf("%s: %lld tensors, %llu bytes in %lld shard%s, %s%s, seed %llu (%.1f s)\n", flags.output_dir.c_str(),
+              static_cast<long long>(report.num_tensors), static_cast<unsigned long long>(report.tensor_bytes),
+              static_cast<long long>(report.num_shards), report.num_shards == 1 ? "" : "s",
+              report.has_tokenizer ? "toy tokenizer" : "no tokenizer",
+              flags.options.headers_only ? ", headers only" : "", static_cast<unsigned long long>(flags.options.seed),
+              seconds);
+}
+
+int run_init(InitFlags& flags) {
+  if (!flags.shard_size.empty()) {
+    flags.options.shard_bytes = parse_size(flags.shard_size);
+    if (!flags.options.shard_bytes) {
+      (void)report_error(Status::invalid(cat(
+          "--shard-size: expected a positive size such as 500MB, 4GiB or 1000000, found \"", flags.shard_size, "\"")));
+      return kExitUsage;
+    }
+  }
+  const auto config = read_file(flags.config_path);
+  if (!config.is_ok()) return report_error(config.status());
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a write error like a full disk, not the end of the process
+  const auto start = std::chrono::steady_clock::now();
+  ThreadPool pool(resolve_num_threads(flags.common));
+  ProgressLine progress;
+  const auto report =
+      init_random_checkpoint(config.value(), flags.config_path, flags.output_dir, flags.options, pool, progress);
+  progress.close();
+  if (!report.is_ok()) return report_error(report.status());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  print_report(flags, report.value(), seconds.count());
+  return kExitOk;
+}
+
+}  // namespace
+
+void register_init(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<InitFlags>();  // shared: CLI11 keeps the callback, and with it the flags
+  CLI::App* command = app.add_subcommand("init", "Write a valid random checkpoint for a configuration.");
+  command->add_option("CONFIG", flags->config_path, "config.json of either family")->required();
+  command->add_option("--output", flags->output_dir, "Folder to write, new or empty")->required();
+  command->add_option("--seed", flags->options.seed, "Same seed, same files")->capture_default_str();
+  command->add_option("--shard-size", flags->shard_size,
+                      "Largest shard, such as 500MB or 4GiB (default 5GB, more for above 475 GB)");
+  command->add_flag("--headers-only", flags->options.headers_only,
+                    "Complete headers and sparse, zero data: any shape on any disk");
+  command->add_flag("--force", flags->options.overwrite, "Replace the checkpoint in a folder that is not empty");
+  add_common_flags(command, flags->common);
+  command->footer(
+      "Example:\n  tandem init configs/k3-mini.json --output models/k3-mini --seed 1\n"
+      "  tandem init configs/k3.json --output models/k3-shape --headers-only");
+  command->callback([flags, &exit_code] { exit_code = run_init(*flags); });
+}
+
+}  // namespace tandem::app

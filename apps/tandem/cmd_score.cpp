@@ -1,0 +1,110 @@
+// tandem score: teacher-forced evaluation into a safetensors file; perplexity on stdout.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/cat.h"
+#include "command.h"
+#include "engine/score.h"
+#include "model_flags.h"
+#include "weights/safetensors_writer.h"
+
+namespace tandem::app {
+namespace {
+
+struct ScoreFlags {
+  CommonFlags common;
+  ModelFlags model;
+  ScoreOptions options;
+  std::string input;
+  std::string output;
+};
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf())) return Status::io(cat(path, ": cannot be read"));
+  return text.str();
+}
+
+Status write_output(const std::string& path, const std::vector<ScoreTensor>& tensors) {
+  std::vector<TensorToWrite> to_write;
+  for (const ScoreTensor& tensor : tensors) {
+    std::visit(
+        [&](const auto& values) {
+          using T = typename std::decay_t<decltype(values)>::value_type;
+          const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kI32;
+          to_write.push_back({{tensor.name, dtype, tensor.shape}, std::as_bytes(std::span(values))});
+        },
+        tensor.values);
+  }
+  return write_safetensors(path, to_write);
+}
+
+void print_result(const ScoreFlags& flags, const ScoreResult& result) {
+  if (!flags.common.json) {
+    for (const PromptScore& prompt : result.prompts) {
+      fmt::print("{}: {} tokens, negative log-likelihood {:.6f} over {} predictions\n", prompt.id, prompt.num_tokens,
+                 prompt.negative_log_likelihood, prompt.num_scored);
+    }
+    fmt::print("perplexity {:.6f}\nwrote {} tensors to {}\n", result.perplexity(), result.tensors.size(), flags.output);
+    return;
+  }
+  nlohmann::ordered_json document;
+  document["perplexity"] = std::isfinite(result.perplexity()) ? nlohmann::ordered_json(result.perplexity()) : nullptr;
+  document["prompts"] = nlohmann::ordered_json::array();
+  for (const PromptScore& prompt : result.prompts) {
+    document["prompts"].push_back({{"id", prompt.id},
+                                   {"tokens", prompt.num_tokens},
+                                   {"scored", prompt.num_scored},
+                                   {"negative_log_likelihood", prompt.negative_log_likelihood}});
+  }
+  document["output"] = flags.output;
+  document["tensors"] = result.tensors.size();
+  fmt::print("{}\n", document.dump());
+}
+
+int run_score(const ScoreFlags& flags) {
+  const Result<std::string> text = read_file(flags.input);
+  if (!text.is_ok()) return report_error(text.status());
+  const Result<std::vector<ScorePrompt>> prompts = parse_score_input(text.value(), flags.input);
+  if (!prompts.is_ok()) return report_error(prompts.status());
+  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
+  if (!model.is_ok()) return report_error(model.status());
+  const bool show_progress = isatty(STDERR_FILENO) != 0;
+  const Result<ScoreResult> result =
+      score(*model.value(), prompts.value(), flags.options, [&](int64_t done, int64_t total) {
+        if (show_progress) fmt::print(stderr, "\rscored {}/{} tokens{}", done, total, done == total ? "\n" : "");
+      });
+  if (!result.is_ok()) return report_error(result.status());
+  const Status written = write_output(flags.output, result.value().tensors);
+  if (!written.is_ok()) return report_error(written);
+  print_result(flags, result.value());
+  return kExitOk;
+}
+
+}  // namespace
+
+void register_score(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* command = app.add_subcommand("score", "Evaluate given token sequences and write the model's numbers");
+  add_model_flags(command, flags->model, flags->common);
+  command->add_option("--input", flags->input, R"(JSON: {"prompts":[{"id":"a","tokens":[1,2,3]}]})")->required();
+  command->add_option("--output", flags->output, "safetensors file to write")->required();
+  command->add_option("--prefill-chunk", flags->options.prefill_chunk, "tokens of one step (default: all)")
+      ->check(CLI::PositiveNumber);
+  auto* decode = command->add_flag("--decode", flags->options.decode, "one token at a time, through the decode path");
+  decode->excludes(command->get_option("--prefill-chunk"));
+  command->add_flag("--batch", flags->options.batch, "all prompts in one step plan");
+  command->add_flag("--hidden", flags->options.hidden, "write layer outputs and the final hidden states");
+  command->add_flag("--state", flags->options.state, "write KDA states, conv histories and MLA latents");
+  command->add_flag("--router", flags->options.router, "write the chosen experts and their weights");
+  command->footer("Example:\n  tandem score models/my-k3 --input prompts.json --output out.safetensors --state --batch");
+  command->callback([flags, &exit_code] { exit_code = run_score(*flags); });
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,27 @@
+// apps/tandem/model_flags.h: the flags of every command that runs a model.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/result.h"
+#include "command.h"
+#include "engine/loaded_model.h"
+
+namespace tandem::app {
+
+struct ModelFlags {
+  std::string model_dir;
+  std::string activation_dtype = "f32";
+  std::string cache_dtype = "f32";
+  std::string expert_act = "f32";
+  std::optional<int64_t> context;
+};
+
+// Adds MODEL and the numeric options, with the common flags.
+void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common);
+
+// Opens the model and logs the kernels in use on stderr.
+Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common);
+
+}  // namespace tandem::app

@@ -1,0 +1,68 @@
+// engine/generate.h: text generation for one sequence: prefill in chunks, then decode a token at a time.
+//
+//   A Generator keeps its sequence cache between calls. A prompt that begins with exactly the tokens the cache holds is
+//   continued from there; any other prompt starts from an empty cache, because a KDA state cannot be cut back.
+//   Threading: engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "base/result.h"
+#include "cache/sequence_cache.h"
+#include "engine/loaded_model.h"
+#include "sample/sampler.h"
+
+namespace tandem {
+
+inline constexpr int64_t kDefaultPrefillChunk = 512;
+
+enum class FinishReason { kStop, kLength };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length"
+
+struct GenerateRequest {
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  int64_t max_tokens = 0;
+  bool ignore_eos = false;            // stop tokens neither stop nor are left out
+  std::vector<TokenId> stop_tokens;
+  int64_t prefill_chunk = kDefaultPrefillChunk;
+};
+
+struct GenerateTimings {
+  double prefill_seconds = 0.0;
+  double time_to_first_token_seconds = 0.0;
+  double decode_seconds = 0.0;  // for the tokens after the first
+};
+
+struct GenerateResult {
+  std::vector<TokenId> tokens;  // generated ones only, a stop token not included
+  FinishReason finish_reason = FinishReason::kLength;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;    // of the prompt, taken from the cache
+  GenerateTimings timings;
+};
+
+class Generator {
+ public:
+  explicit Generator(LoadedModel& model);
+
+  // on_token is called for every generated token as it is chosen; returning false stops the generation.
+  // kInvalidArgument for an empty or too long prompt and for ids outside the vocabulary; kNonFinite when the logits are.
+  Result<GenerateResult> run(const GenerateRequest& request, FunctionRef<bool(TokenId)> on_token);
+
+ private:
+  Status check(const GenerateRequest& request) const;
+  int64_t reusable_prefix(const std::vector<TokenId>& prompt) const;
+  // Runs `tokens` as one step and returns the last row's logits.
+  Result<std::span<const float>> step(std::span<const TokenId> tokens, StepMode mode);
+
+  LoadedModel& model_;
+  SequenceCache cache_;
+  std::vector<TokenId> cached_;  // the tokens that cache_ holds
+  StepPlan plan_;
+  SamplerScratch scratch_;
+};
+
+}  // namespace tandem

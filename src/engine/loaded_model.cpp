@@ -1,0 +1,91 @@
+#include "engine/loaded_model.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/cat.h"
+#include "engine/memory_info.h"
+
+namespace tandem {
+namespace {
+
+// Without a stated limit a sequence may fill half of what is available now: weights are mapped and can be dropped.
+int64_t context_limit_of(const ModelConfig& config, const CacheLayout& layout, std::optional<int64_t> requested) {
+  if (requested) return *requested;
+  if (config.max_position_embeddings) return *config.max_position_embeddings;
+  const int64_t per_token = layout.latent_bytes_per_token();
+  const int64_t available = available_memory_bytes();
+  if (per_token == 0 || available == 0) return std::numeric_limits<int32_t>::max();
+  return std::max<int64_t>(available / 2 / per_token, 1);
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpoint, KernelTable kernels,
+                         const LoadOptions& options)
+    : dir_(std::move(dir)),
+      config_(std::move(config)),
+      checkpoint_(std::move(checkpoint)),
+      kernels_(kernels),
+      pool_(options.num_threads),
+      exec_{pool_, arena_, kernels_} {}
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_dir, const LoadOptions& options) {
+  if (options.context && *options.context < 1) {
+    return Status::invalid(cat("context is ", *options.context, " tokens, expected at least 1"));
+  }
+  Result<ModelConfig> config = load_model_config(model_dir);
+  if (!config.is_ok()) return config.status();
+  Result<Checkpoint> checkpoint = Checkpoint::open(model_dir);
+  if (!checkpoint.is_ok()) return checkpoint.status();
+  Result<KernelTable> kernels = make_kernel_table(detect_cpu_features(), options.kernels);
+  if (!kernels.is_ok()) return kernels.status();
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(model_dir, std::move(config).value(),
+                                                      std::move(checkpoint).value(), kernels.value(), options));
+  TANDEM_RETURN_IF_ERROR(loaded->bind(options));
+  return loaded;
+}
+
+Status LoadedModel::bind(const LoadOptions& options) {
+  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_);
+  if (!weights.is_ok()) return weights.status();
+  weights_ = std::move(weights).value();
+  Result<GenerationConfig> generation = load_generation_config(dir_);
+  if (!generation.is_ok()) return generation.status();
+  generation_config_ = std::move(generation).value();
+  model_.emplace(config_, weights_, options.model);
+  cache_layout_ = make_cache_layout(config_, options.cache_dtype);
+  context_limit_ = context_limit_of(config_, cache_layout_, options.context);
+  // A model without (or with a broken) tokenizer still runs on token ids: the fault is kept for whoever needs text.
+  Result<Tokenizer> tokenizer = Tokenizer::load(dir_, config_.vocab_size);
+  if (tokenizer.is_ok()) {
+    tokenizer_.emplace(std::move(tokenizer).value());
+  } else {
+    tokenizer_status_ = tokenizer.status();
+  }
+  return Status::ok();
+}
+
+Result<const Tokenizer*> LoadedModel::tokenizer() const {
+  if (!tokenizer_) return tokenizer_status_;
+  return &*tokenizer_;
+}
+
+std::vector<TokenId> LoadedModel::stop_tokens() const {
+  std::vector<TokenId> stops;
+  const auto add = [&](int32_t id) {
+    if (id >= 0 && id < config_.vocab_size && std::find(stops.begin(), stops.end(), TokenId(id)) == stops.end()) {
+      stops.emplace_back(id);
+    }
+  };
+  for (const int32_t id : generation_config_.eos_token_ids) add(id);
+  for (const int32_t id : config_.eos_token_ids) add(id);
+  if (tokenizer_) {
+    for (const std::string_view name : {"<|end_of_msg|>", "<|im_end|>", "[EOS]"}) {
+      if (const std::optional<TokenId> id = tokenizer_->control_id(name)) add(id->value);
+    }
+  }
+  return stops;
+}
+
+}  // namespace tandem

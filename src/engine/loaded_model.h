@@ -1,0 +1,73 @@
+// engine/loaded_model.h: a checkpoint folder opened for running: configuration, mapped weights, kernels, threads and,
+// when its files are there, the tokenizer.
+//
+//   Immovable: the parts refer to each other. Threading: engine thread only, but for the const accessors.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "cache/cache_layout.h"
+#include "config/generation_config.h"
+#include "config/model_config.h"
+#include "kernels/kernel_table.h"
+#include "model/forward.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint.h"
+#include "weights/model_weights.h"
+
+namespace tandem {
+
+struct LoadOptions {
+  ModelOptions model;
+  DType cache_dtype = DType::kF32;
+  std::optional<KernelBackend> kernels;  // none: the best of this CPU
+  int num_threads = 1;
+  std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
+};
+
+class LoadedModel {
+ public:
+  static Result<std::unique_ptr<LoadedModel>> load(const std::string& model_dir, const LoadOptions& options);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const std::string& dir() const { return dir_; }
+  const ModelConfig& config() const { return config_; }
+  const ModelWeights& weights() const { return weights_; }
+  const Model& model() const { return *model_; }
+  const ExecContext& exec() const { return exec_; }
+  const CacheLayout& cache_layout() const { return cache_layout_; }
+  const GenerationConfig& generation_config() const { return generation_config_; }
+  int64_t context_limit() const { return context_limit_; }
+
+  // The tokenizer, or the error that names the missing or broken file.
+  Result<const Tokenizer*> tokenizer() const;
+
+  // Ids that end a generation: [EOS] and end_of_msg by name, and what the configuration files list.
+  std::vector<TokenId> stop_tokens() const;
+
+ private:
+  LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpoint, KernelTable kernels,
+              const LoadOptions& options);
+  Status bind(const LoadOptions& options);
+
+  std::string dir_;
+  ModelConfig config_;
+  Checkpoint checkpoint_;
+  KernelTable kernels_;
+  ThreadPool pool_;
+  Arena arena_;
+  ExecContext exec_;
+  ModelWeights weights_;
+  std::optional<Model> model_;
+  CacheLayout cache_layout_;
+  GenerationConfig generation_config_;
+  std::optional<Tokenizer> tokenizer_;
+  Status tokenizer_status_;
+  int64_t context_limit_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,58 @@
+// model/forward.h: one forward pass of a Kimi-K3-family text model over a step plan.
+//
+//   The model owns no state of a sequence: caches come in as views, are checked against the plan before anything is
+//   touched, and are advanced by exactly the plan's tokens. A failure after that point leaves the plan's caches
+//   unusable; they say so through their positions (cache/layer_cache.h) and must be reset or restored.
+//   Threading: engine thread only. A warm step of a known shape allocates nothing but from the arena.
+#pragma once
+
+#include <span>
+
+#include "base/result.h"
+#include "cache/layer_cache.h"
+#include "config/model_config.h"
+#include "kernels/exec_context.h"
+#include "model/model_options.h"
+#include "model/observer.h"
+#include "model/phase_times.h"
+#include "plan/step_plan.h"
+#include "tensor/view.h"
+#include "weights/model_weights.h"
+
+namespace tandem {
+
+// What one step reads: shared by the layers.
+struct StepContext {
+  const ExecContext& exec;
+  const ModelConfig& config;
+  const ModelOptions& options;
+  const StepPlan& plan;
+  std::span<const SequenceCacheView> caches;
+  StepObserver* observer = nullptr;  // may be null
+  PhaseTimes* times = nullptr;       // may be null
+};
+
+class Model {
+ public:
+  // Borrows both; they outlive the model.
+  Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options);
+
+  // Resets ctx.arena, runs the plan and returns the logits of the wanted rows, in plan order: [rows, vocab] in the
+  // arena, valid until its next reset. kInvalidArgument for tokens outside the vocabulary or an inconsistent plan,
+  // kFailedPrecondition for caches at another position or without room.
+  Result<MatrixView<float>> forward(const ExecContext& ctx, const StepPlan& plan,
+                                    std::span<const SequenceCacheView> caches, StepObserver* observer = nullptr,
+                                    PhaseTimes* times = nullptr) const;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }
+
+ private:
+  Result<MatrixView<float>> run(const StepContext& step) const;
+
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  ModelOptions options_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,162 @@
+#include "model/layers/kda.h"
+
+#include <array>
+#include <cmath>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/kda/kda.h"
+#include "kernels/kda/short_conv.h"
+#include "kernels/linear/linear.h"
+#include "kernels/norm/norm.h"
+#include "model/layers/kda_states.h"
+#include "model/layers/rows.h"
+
+namespace tandem {
+namespace {
+
+constexpr float kL2NormEps = 1e-6f;  // added to the sum of squares
+
+// What the projections give, [T, …]. q, k and v are three matrices in one allocation, so that the heads of q and k
+// are consecutive rows for the normalisation.
+struct Projected {
+  MatrixView<float> q, k, v;  // [T, P]
+  MatrixView<float> z;        // [T, P] decay-gate input
+  MatrixView<float> beta;     // [T, H] logit, then σ
+  MatrixView<float> gate;     // [T, P] output gate
+};
+
+Result<Projected> project(const StepContext& step, const KdaLayerWeights& weights, const MatrixView<const float>& x) {
+  const int64_t rows = num_rows(step);
+  const int64_t width = step.config.kda_projection_size();
+  Projected p;
+  const MatrixView<float> qkv = alloc_rows(step, 3 * rows, width);
+  p.q = qkv.rows(0, rows);
+  p.k = qkv.rows(rows, rows);
+  p.v = qkv.rows(2 * rows, rows);
+  p.z = alloc_rows(step, rows, width);
+  p.beta = alloc_rows(step, rows, step.config.kda_num_heads);
+  p.gate = alloc_rows(step, rows, width);
+  const MatrixView<float> decay_low = alloc_rows(step, rows, weights.f_a_proj.rows);
+
+  const bool full_rank_gate = !weights.g_proj.empty();
+  const MatrixView<float> gate_low = full_rank_gate ? p.gate : alloc_rows(step, rows, weights.g_a_proj.rows);
+  const std::array<LinearOutput, 6> outputs = {{{weights.q_proj, p.q},
+                                                {weights.k_proj, p.k},
+                                                {weights.v_proj, p.v},
+                                                {weights.f_a_proj, decay_low},
+                                                {weights.b_proj, p.beta},
+                                                {full_rank_gate ? weights.g_proj : weights.g_a_proj, gate_low}}};
+  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = outputs}));
+  for (const LinearOutput& output : outputs) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
+
+  const std::array<LinearOutput, 1> decay = {{{weights.f_b_proj, p.z}}};
+  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = decay_low, .outputs = decay}));
+  TANDEM_RETURN_IF_ERROR(round_activations(step, p.z));
+  if (!full_rank_gate) {
+    const std::array<LinearOutput, 1> gate = {{{weights.g_b_proj, p.gate}}};
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gate_low, .outputs = gate}));
+    TANDEM_RETURN_IF_ERROR(round_activations(step, p.gate));
+  }
+  return p;
+}
+
+// q, k, v ← silu(conv(q, k, v)), each from its own history.
+Status convolve(const StepContext& step, const KdaLayerWeights& weights, const KdaStates& states, const Projected& p) {
+  const int64_t width = step.config.kda_projection_size();
+  const auto taps = MatrixView<const float>::contiguous(weights.conv_weight.data(),
+                                                        {3 * width, step.config.short_conv_kernel_size});
+  const std::array<MatrixView<float>, 3> streams = {p.q, p.k, p.v};
+  for (int64_t r = 0; r < states.num_rounds(); ++r) {
+    const std::span<const KdaPiece> pieces = states.round(r);
+    const auto segments = step.exec.arena.alloc<ShortConvSegment>(static_cast<int64_t>(pieces.size()));
+    for (int64_t stream = 0; stream < 3; ++stream) {
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        segments[i] = {.row_begin = pieces[i].row_begin,
+                       .num_rows = pieces[i].num_rows,
+                       .history = states.conv_history(pieces[i], stream)};
+      }
+      const MatrixView<float>& rows = streams[static_cast<size_t>(stream)];
+      TANDEM_RETURN_IF_ERROR(short_conv(
+          step.exec, {.x = rows, .weight = taps.rows(stream * width, width), .segments = segments, .out = rows}));
+    }
+    states.capture_conv(r);
+  }
+  return round_activations(step, MatrixView<float>::contiguous(p.q.data, {3 * num_rows(step), width}));
+}
+
+Status recur(const StepContext& step, const KdaStates& states, const Projected& p, const MatrixView<float>& g) {
+  const int64_t heads = step.config.kda_num_heads;
+  KdaArgs args{.q = split_heads<const float>(p.q, heads),
+               .k = split_heads<const float>(p.k, heads),
+               .v = split_heads<const float>(p.v, heads),
+               .g = split_heads<const float>(g, heads),
+               .beta = p.beta,
+               .scale = 1.f / std::sqrt(static_cast<float>(step.config.kda_head_dim)),
+               .segments = {},
+               .out = split_heads(p.v, heads)};
+  for (int64_t r = 0; r < states.num_rounds(); ++r) {
+    const std::span<const KdaPiece> pieces = states.round(r);
+    for (const StepMode mode : {StepMode::kPrefill, StepMode::kDecode}) {
+      const auto segments = step.exec.arena.alloc<KdaSegment>(static_cast<int64_t>(pieces.size()));
+      size_t count = 0;
+      for (const KdaPiece& piece : pieces) {
+        if (states.mode(piece) != mode) continue;
+        segments[count++] = {
+            .row_begin = piece.row_begin, .num_rows = piece.num_rows, .state = states.recurrent(piece)};
+      }
+      if (count == 0) continue;
+      args.segments = segments.first(count);
+      TANDEM_RETURN_IF_ERROR(mode == StepMode::kPrefill ? kda_chunked(step.exec, args) : kda_recurrent(step.exec, args));
+    }
+    states.capture_recurrent(r);
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Status kda_layer(const StepContext& step, int64_t layer, const KdaLayerWeights& weights,
+                 const MatrixView<const float>& x, const MatrixView<float>& y) {
+  const PhaseTimer timer(step.times, Phase::kKda);
+  const ModelConfig& config = step.config;
+  const int64_t rows = num_rows(step);
+  const int64_t heads = config.kda_num_heads;
+  const int64_t head_dim = config.kda_head_dim;
+  const KdaStates states(step, layer);
+
+  Result<Projected> projected = project(step, weights, x);
+  if (!projected.is_ok()) return projected.status();
+  const Projected& p = projected.value();
+  TANDEM_RETURN_IF_ERROR(convolve(step, weights, states, p));
+
+  const auto query_and_key_heads = MatrixView<float>::contiguous(p.q.data, {2 * rows * heads, head_dim});
+  TANDEM_RETURN_IF_ERROR(
+      l2_norm(step.exec, {.x = query_and_key_heads, .eps = kL2NormEps, .out = query_and_key_heads}));
+  TANDEM_RETURN_IF_ERROR(round_activations(step, query_and_key_heads));
+  TANDEM_RETURN_IF_ERROR(sigmoid_inplace(step.exec, p.beta));
+  std::optional<float> lower_bound;
+  if (config.gate_lower_bound) lower_bound = static_cast<float>(*config.gate_lower_bound);
+  TANDEM_RETURN_IF_ERROR(kda_gate(step.exec, {.z = split_heads<const float>(p.z, heads),
+                                              .a_log = as_vector(weights.a_log),
+                                              .dt_bias = as_vector(weights.dt_bias),
+                                              .lower_bound = lower_bound,
+                                              .g = split_heads(p.z, heads)}));
+  TANDEM_RETURN_IF_ERROR(recur(step, states, p, p.z));
+  states.commit();
+  TANDEM_RETURN_IF_ERROR(round_activations(step, p.v));
+
+  // recur() wrote the read-out over v.
+  const auto out_heads = MatrixView<float>::contiguous(p.v.data, {rows * heads, head_dim});
+  const auto gate_heads = MatrixView<const float>::contiguous(p.gate.data, {rows * heads, head_dim});
+  TANDEM_RETURN_IF_ERROR(rms_norm_gated(step.exec, {.x = out_heads,
+                                                    .gate = gate_heads,
+                                                    .weight = as_vector(weights.o_norm),
+                                                    .eps = static_cast<float>(config.rms_norm_eps),
+                                                    .out = out_heads}));
+  TANDEM_RETURN_IF_ERROR(round_activations(step, p.v));
+  const std::array<LinearOutput, 1> output = {{{weights.o_proj, y}}};
+  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = p.v, .outputs = output}));
+  return round_activations(step, y);
+}
+
+}  // namespace tandem

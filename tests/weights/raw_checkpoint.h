@@ -1,0 +1,68 @@
+// tests/weights/raw_checkpoint.h: checkpoint folders written byte by byte, so that every fault can be made by hand.
+// Shares nothing with src/weights.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tandem::test {
+
+// A folder of the test's own, removed at the end.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tandem-weights-XXXXXX").string();
+    const char* made = ::mkdtemp(pattern.data());
+    EXPECT_NE(made, nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline void write_raw(const std::string& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(out.good()) << path;
+}
+
+inline std::string length_prefix(uint64_t length) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xff);
+  return bytes;
+}
+
+// A whole safetensors file: prefix, header as given, data.
+inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
+  return length_prefix(header.size()) + header + data;
+}
+
+inline std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, uint64_t begin,
+                         uint64_t end) {
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":[" +
+         std::to_string(begin) + "," + std::to_string(end) + "]}";
+}
+
+inline std::string object(const std::vector<std::string>& entries) {
+  std::string json = "{";
+  for (size_t i = 0; i < entries.size(); ++i) json += (i == 0 ? "" : ",") + entries[i];
+  return json + "}";
+}
+
+}  // namespace tandem::test
