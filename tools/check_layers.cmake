@@ -1,5 +1,6 @@
 # cmake -DROOT=<source folder> -P tools/check_layers.cmake
 # Fails when a file of src/<folder> includes a header of a folder that cmake/layers.cmake does not allow it.
+cmake_minimum_required(VERSION 3.25)
 include(${ROOT}/cmake/layers.cmake)
 set(problems "")
 foreach(folder IN LISTS TANDEM_FOLDERS)

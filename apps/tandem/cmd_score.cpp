@@ -103,7 +103,8 @@ void register_score(CLI::App& app, int& exit_code) {
   command->add_flag("--hidden", flags->options.hidden, "write layer outputs and the final hidden states");
   command->add_flag("--state", flags->options.state, "write KDA states, conv histories and MLA latents");
   command->add_flag("--router", flags->options.router, "write the chosen experts and their weights");
-  command->footer("Example:\n  tandem score models/my-k3 --input prompts.json --output out.safetensors --state --batch");
+  command->footer(
+      "Example:\n  tandem score models/my-k3 --input prompts.json --output out.safetensors --state --batch");
   command->callback([flags, &exit_code] { exit_code = run_score(*flags); });
 }
 

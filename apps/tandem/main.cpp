@@ -6,7 +6,8 @@ int main(int argc, char** argv) {
   app.name("tandem");
   app.require_subcommand(1);
   app.set_version_flag("--version", TANDEM_VERSION);
-  app.footer("Example:\n  tandem run models/my-k3 \"Name three primes.\" --chat\nEvery command has --help with an example.");
+  app.footer(
+      "Example:\n  tandem run models/my-k3 \"Name three primes.\" --chat\nEvery command has --help with an example.");
   int exit_code = tandem::app::kExitOk;
   tandem::app::register_run(app, exit_code);
   tandem::app::register_score(app, exit_code);

@@ -12,14 +12,14 @@ namespace tandem {
 
 enum class StatusCode {
   kOk,
-  kInvalidArgument,    // the input is wrong whatever the state of the machine
-  kNotFound,           // a file, tensor, name or token that was asked for does not exist
-  kUnsupported,        // understood, and this build or this backend does not do it
-  kIo,                 // the operating system refused: read, write, map, sync
-  kResourceExhausted,  // memory, disk or context limit
-  kFailedPrecondition, // right in itself, wrong at this moment (a cache at another position)
-  kNonFinite,          // a NaN or infinity where a number was required
-  kDeviceLost,         // the accelerator's context is poisoned: drain and stop
+  kInvalidArgument,     // the input is wrong whatever the state of the machine
+  kNotFound,            // a file, tensor, name or token that was asked for does not exist
+  kUnsupported,         // understood, and this build or this backend does not do it
+  kIo,                  // the operating system refused: read, write, map, sync
+  kResourceExhausted,   // memory, disk or context limit
+  kFailedPrecondition,  // right in itself, wrong at this moment (a cache at another position)
+  kNonFinite,           // a NaN or infinity where a number was required
+  kDeviceLost,          // the accelerator's context is poisoned: drain and stop
   kCancelled,
 };
 

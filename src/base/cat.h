@@ -13,8 +13,7 @@ inline void append_piece(std::string& out, std::string_view text) { out.append(t
 
 // One template for all arithmetic types: an overload for bool would win over std::string_view for a string literal.
 template <class Number>
-  requires(std::integral<Number> || std::floating_point<Number>)
-void append_piece(std::string& out, Number value) {
+requires(std::integral<Number> || std::floating_point<Number>) void append_piece(std::string& out, Number value) {
   if constexpr (std::same_as<Number, char>) {
     out.push_back(value);
   } else if constexpr (std::same_as<Number, bool>) {

@@ -10,8 +10,8 @@ namespace tandem {
 
 }  // namespace tandem
 
-#define TANDEM_CHECK(condition, reason)                                                \
-  do {                                                                                 \
+#define TANDEM_CHECK(condition, reason)                                                 \
+  do {                                                                                  \
     if (!(condition)) ::tandem::check_failed(__FILE__, __LINE__, #condition, (reason)); \
   } while (false)
 

@@ -12,7 +12,7 @@ namespace tandem {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design, `return value;`
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design, `return value;`
   Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit by design, `return status;`
     TANDEM_CHECK(!status_.is_ok(), "a Result without a value needs an error");
   }
@@ -41,7 +41,7 @@ class [[nodiscard]] Result {
 }  // namespace tandem
 
 // Return early with the error of a Status expression.
-#define TANDEM_RETURN_IF_ERROR(expr)                       \
-  do {                                                     \
+#define TANDEM_RETURN_IF_ERROR(expr)                                                              \
+  do {                                                                                            \
     if (::tandem::Status tandem_status_ = (expr); !tandem_status_.is_ok()) return tandem_status_; \
   } while (false)

@@ -36,8 +36,8 @@ class SequenceCache {
   using Buffer = std::vector<std::byte>;
   CacheLayout layout_;
   std::vector<LayerCache> layers_;
-  std::vector<std::unique_ptr<Buffer>> memory_;             // states, and pages
-  std::vector<std::vector<std::byte*>> page_tables_;        // by layer; empty for KDA
+  std::vector<std::unique_ptr<Buffer>> memory_;       // states, and pages
+  std::vector<std::vector<std::byte*>> page_tables_;  // by layer; empty for KDA
 };
 
 }  // namespace tandem

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/cat.h"
 
@@ -85,7 +85,9 @@ Result<GenerationConfig> load_generation_config(const std::string& model_dir) {
   }
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in.good() && !in.eof()) return Status::io(cat(path, ": cannot read: ", std::strerror(errno)));
+  if (!in.is_open() || in.bad()) {
+    return Status::io(cat(path, ": cannot read: ", std::generic_category().message(errno)));
+  }
   return parse_generation_config(text, path);
 }
 

@@ -27,9 +27,9 @@ void add_mlp(const MlpWeights& mlp, StaticCost& cost) {
 }
 
 struct ModelCost {
-  StaticCost trunk;            // everything but experts and the embedding
-  double expert_bytes = 0;     // one expert
-  double expert_flops = 0;     // one expert, one token
+  StaticCost trunk;         // everything but experts and the embedding
+  double expert_bytes = 0;  // one expert
+  double expert_flops = 0;  // one expert, one token
   double moe_layers = 0;
 };
 
@@ -43,8 +43,8 @@ ModelCost model_cost(const LoadedModel& model) {
       }
     } else {
       const auto& mla = std::get<MlaLayerWeights>(layer.attention);
-      for (const WeightView* w : {&mla.q_proj, &mla.q_a_proj, &mla.q_b_proj, &mla.kv_a_proj, &mla.kv_b_proj,
-                                  &mla.g_proj, &mla.o_proj}) {
+      for (const WeightView* w :
+           {&mla.q_proj, &mla.q_a_proj, &mla.q_b_proj, &mla.kv_a_proj, &mla.kv_b_proj, &mla.g_proj, &mla.o_proj}) {
         cost.trunk.add(*w);
       }
     }
@@ -211,8 +211,8 @@ double flops_per_token(const LoadedModel& model, double depth) {
   const double kda = 7.0 * head_dim * head_dim * static_cast<double>(config.kda_num_heads * layout.num_kda_layers());
   const double mla = 2.0 * depth * static_cast<double>(config.num_attention_heads * layout.num_mla_layers()) *
                      static_cast<double>(config.qk_head_dim() + config.v_head_dim);
-  return cost.trunk.flops +
-         cost.moe_layers * static_cast<double>(config.num_experts_per_token) * cost.expert_flops + kda + mla;
+  return cost.trunk.flops + cost.moe_layers * static_cast<double>(config.num_experts_per_token) * cost.expert_flops +
+         kda + mla;
 }
 
 Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<void(const BenchCase&)> on_case) {
@@ -220,8 +220,8 @@ Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<vo
   int64_t longest = options.prompt_tokens;
   for (const int64_t depth : options.depths) longest = std::max(longest, depth + options.decode_tokens);
   if (longest > model.context_limit()) {
-    return Status::invalid(cat("the longest case has ", longest, " tokens and the context holds ",
-                               model.context_limit()));
+    return Status::invalid(
+        cat("the longest case has ", longest, " tokens and the context holds ", model.context_limit()));
   }
   if (options.prompt_tokens > 0) {
     const Result<BenchCase> result = prefill_case(model, options);

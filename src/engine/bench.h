@@ -12,8 +12,8 @@
 namespace tandem {
 
 struct BenchOptions {
-  int64_t prompt_tokens = 512;      // p; 0: no prefill case
-  int64_t decode_tokens = 128;      // n; 0: no decode case
+  int64_t prompt_tokens = 512;        // p; 0: no prefill case
+  int64_t decode_tokens = 128;        // n; 0: no decode case
   std::vector<int64_t> depths = {0};  // tokens in the cache before a decode case
   int64_t repeat = 5;
   int64_t prefill_chunk = 512;
@@ -28,9 +28,9 @@ struct BenchCase {
   double max_tok_s = 0.0;
   double bytes_per_token = 0.0;  // weights, states and latents touched, at the case's mean depth
   double flops_per_token = 0.0;
-  double read_gb_s = 0.0;    // bytes_per_token · tok_s
+  double read_gb_s = 0.0;  // bytes_per_token · tok_s
   double gflop_s = 0.0;
-  PhaseTimes phases;         // of all repeats together
+  PhaseTimes phases;  // of all repeats together
 };
 
 // Bytes read and operations done for one token: a decode step of one sequence at `depth` tokens, and one token of a

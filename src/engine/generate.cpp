@@ -96,7 +96,8 @@ Result<GenerateResult> Generator::run(const GenerateRequest& request, FunctionRe
     // Chunks end on the grid anchored at token 0, so that the split does not depend on where the cache ended.
     const auto chunk = static_cast<size_t>(request.prefill_chunk);
     const size_t end = std::min(prompt.size(), (begin / chunk + 1) * chunk);
-    const Result<std::span<const float>> chunk_logits = run_step(prompt.subspan(begin, end - begin), StepMode::kPrefill);
+    const Result<std::span<const float>> chunk_logits =
+        run_step(prompt.subspan(begin, end - begin), StepMode::kPrefill);
     if (!chunk_logits.is_ok()) return chunk_logits.status();
     logits = chunk_logits.value();
     begin = end;
@@ -107,8 +108,8 @@ Result<GenerateResult> Generator::run(const GenerateRequest& request, FunctionRe
     const Result<TokenId> token = sampler.sample(logits, scratch_);
     if (!token.is_ok()) return token.status();
     if (result.tokens.empty()) result.timings.time_to_first_token_seconds = seconds_since(start);
-    const bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token.value()) !=
-                         request.stop_tokens.end();
+    const bool is_stop =
+        std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token.value()) != request.stop_tokens.end();
     if (is_stop && !request.ignore_eos) {
       result.finish_reason = FinishReason::kStop;
       break;

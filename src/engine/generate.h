@@ -25,7 +25,7 @@ struct GenerateRequest {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   int64_t max_tokens = 0;
-  bool ignore_eos = false;            // stop tokens neither stop nor are left out
+  bool ignore_eos = false;  // stop tokens neither stop nor are left out
   std::vector<TokenId> stop_tokens;
   int64_t prefill_chunk = kDefaultPrefillChunk;
 };
@@ -40,7 +40,7 @@ struct GenerateResult {
   std::vector<TokenId> tokens;  // generated ones only, a stop token not included
   FinishReason finish_reason = FinishReason::kLength;
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;    // of the prompt, taken from the cache
+  int64_t cached_tokens = 0;  // of the prompt, taken from the cache
   GenerateTimings timings;
 };
 
@@ -49,7 +49,8 @@ class Generator {
   explicit Generator(LoadedModel& model);
 
   // on_token is called for every generated token as it is chosen; returning false stops the generation.
-  // kInvalidArgument for an empty or too long prompt and for ids outside the vocabulary; kNonFinite when the logits are.
+  // kInvalidArgument for an empty or too long prompt and for ids outside the vocabulary; kNonFinite when the logits
+  // are.
   Result<GenerateResult> run(const GenerateRequest& request, FunctionRef<bool(TokenId)> on_token);
 
  private:

@@ -40,8 +40,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
   if (!checkpoint.is_ok()) return checkpoint.status();
   Result<KernelTable> kernels = make_kernel_table(detect_cpu_features(), options.kernels);
   if (!kernels.is_ok()) return kernels.status();
-  std::unique_ptr<LoadedModel> loaded(new LoadedModel(model_dir, std::move(config).value(),
-                                                      std::move(checkpoint).value(), kernels.value(), options));
+  std::unique_ptr<LoadedModel> loaded(
+      new LoadedModel(model_dir, std::move(config).value(), std::move(checkpoint).value(), kernels.value(), options));
   TANDEM_RETURN_IF_ERROR(loaded->bind(options));
   return loaded;
 }

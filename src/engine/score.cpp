@@ -104,9 +104,9 @@ float load_element(const void* data, DType dtype, int64_t i) {
 }
 
 void record_kda_state(const CacheLayout& layout, const KdaState& state, const std::string& prefix, Output& output) {
-  float* recurrent =
-      output.f32(prefix + ".kda_state", {layout.kda_heads, layout.kda_head_dim, layout.kda_head_dim});
-  for (int64_t i = 0; i < layout.recurrent_elements(); ++i) recurrent[i] = load_element(state.recurrent, state.dtype, i);
+  float* recurrent = output.f32(prefix + ".kda_state", {layout.kda_heads, layout.kda_head_dim, layout.kda_head_dim});
+  for (int64_t i = 0; i < layout.recurrent_elements(); ++i)
+    recurrent[i] = load_element(state.recurrent, state.dtype, i);
   const int64_t channels = layout.conv_channels / 3;
   const char* const streams[] = {".conv_q", ".conv_k", ".conv_v"};
   for (int64_t stream = 0; stream < 3; ++stream) {
@@ -126,7 +126,8 @@ void record_mla_latent(const CacheLayout& layout, const MlaLatent& latent, const
   for (int64_t t = 0; t < latent.length; ++t) {
     const std::byte* row = latent.pages[static_cast<size_t>(t / latent.page_tokens)] +
                            t % latent.page_tokens * layout.latent_width * dtype_size(latent.dtype);
-    for (int64_t c = 0; c < layout.latent_width; ++c) out[t * layout.latent_width + c] = load_element(row, latent.dtype, c);
+    for (int64_t c = 0; c < layout.latent_width; ++c)
+      out[t * layout.latent_width + c] = load_element(row, latent.dtype, c);
   }
 }
 

@@ -40,7 +40,8 @@ Result<std::vector<ScorePrompt>> parse_score_input(std::string_view json_text, s
   if (document.is_discarded()) return Status::invalid(cat(origin, ": not valid JSON"));
   if (!document.is_object() || !document.contains("prompts") || !document["prompts"].is_array() ||
       document["prompts"].empty()) {
-    return Status::invalid(cat(origin, ": expected {\"prompts\":[{\"id\":…,\"tokens\":[…]}]} with at least one prompt"));
+    return Status::invalid(
+        cat(origin, ": expected {\"prompts\":[{\"id\":…,\"tokens\":[…]}]} with at least one prompt"));
   }
   std::vector<ScorePrompt> prompts;
   std::set<std::string> ids;

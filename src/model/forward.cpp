@@ -29,10 +29,9 @@ Result<MatrixView<float>> norm_rows(const StepContext& step, const MatrixView<co
                                     const std::vector<float>& weight) {
   const PhaseTimer timer(step.times, Phase::kNorm);
   const MatrixView<float> out = alloc_rows(step, x.shape[0], x.shape[1]);
-  TANDEM_RETURN_IF_ERROR(rms_norm(step.exec, {.x = x,
-                                              .weight = as_vector(weight),
-                                              .eps = static_cast<float>(step.config.rms_norm_eps),
-                                              .out = out}));
+  TANDEM_RETURN_IF_ERROR(
+      rms_norm(step.exec,
+               {.x = x, .weight = as_vector(weight), .eps = static_cast<float>(step.config.rms_norm_eps), .out = out}));
   TANDEM_RETURN_IF_ERROR(round_activations(step, out));
   return out;
 }

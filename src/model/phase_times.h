@@ -10,7 +10,7 @@ namespace tandem {
 
 enum class Phase { kEmbedding, kKda, kMla, kAttnRes, kDenseMlp, kMoe, kNorm, kHead };
 inline constexpr int kNumPhases = 8;
-inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {"embedding", "kda",   "mla",  "attn_res",
+inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {"embedding", "kda", "mla",  "attn_res",
                                                                          "dense_mlp", "moe", "norm", "head"};
 
 struct PhaseTimes {

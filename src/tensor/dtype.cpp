@@ -13,12 +13,14 @@ struct DTypeRow {
 };
 
 constexpr std::array kDTypes = {
-    DTypeRow{DType::kF32, "F32", 4},         DTypeRow{DType::kF64, "F64", 8},         DTypeRow{DType::kF16, "F16", 2},
-    DTypeRow{DType::kBF16, "BF16", 2},       DTypeRow{DType::kF8E4M3, "F8_E4M3", 1},  DTypeRow{DType::kF8E5M2, "F8_E5M2", 1},
-    DTypeRow{DType::kF8E8M0, "F8_E8M0", 1},  DTypeRow{DType::kI8, "I8", 1},           DTypeRow{DType::kI16, "I16", 2},
-    DTypeRow{DType::kI32, "I32", 4},         DTypeRow{DType::kI64, "I64", 8},         DTypeRow{DType::kU8, "U8", 1},
-    DTypeRow{DType::kU16, "U16", 2},         DTypeRow{DType::kU32, "U32", 4},         DTypeRow{DType::kU64, "U64", 8},
-    DTypeRow{DType::kBool, "BOOL", 1},
+    DTypeRow{DType::kF32, "F32", 4},        DTypeRow{DType::kF64, "F64", 8},
+    DTypeRow{DType::kF16, "F16", 2},        DTypeRow{DType::kBF16, "BF16", 2},
+    DTypeRow{DType::kF8E4M3, "F8_E4M3", 1}, DTypeRow{DType::kF8E5M2, "F8_E5M2", 1},
+    DTypeRow{DType::kF8E8M0, "F8_E8M0", 1}, DTypeRow{DType::kI8, "I8", 1},
+    DTypeRow{DType::kI16, "I16", 2},        DTypeRow{DType::kI32, "I32", 4},
+    DTypeRow{DType::kI64, "I64", 8},        DTypeRow{DType::kU8, "U8", 1},
+    DTypeRow{DType::kU16, "U16", 2},        DTypeRow{DType::kU32, "U32", 4},
+    DTypeRow{DType::kU64, "U64", 8},        DTypeRow{DType::kBool, "BOOL", 1},
 };
 
 const DTypeRow& row(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }

@@ -8,10 +8,27 @@
 
 namespace tandem {
 
-enum class DType : uint8_t { kF32, kF64, kF16, kBF16, kF8E4M3, kF8E5M2, kF8E8M0, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kBool };
+enum class DType : uint8_t {
+  kF32,
+  kF64,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kBool
+};
 
-int64_t dtype_size(DType dtype);                                // bytes an element
-std::string_view dtype_name(DType dtype);                       // "F32", "BF16", … as in a safetensors header
+int64_t dtype_size(DType dtype);           // bytes an element
+std::string_view dtype_name(DType dtype);  // "F32", "BF16", … as in a safetensors header
 std::optional<DType> dtype_from_name(std::string_view name);
 
 struct bf16 {
@@ -33,7 +50,7 @@ inline bf16 to_bf16(float x) {
 }
 inline float round_bf16(float x) { return to_f32(to_bf16(x)); }
 
-float to_f32(f16 x);   // exact, subnormals included
-f16 to_f16(float x);   // round to nearest even
+float to_f32(f16 x);  // exact, subnormals included
+f16 to_f16(float x);  // round to nearest even
 
 }  // namespace tandem

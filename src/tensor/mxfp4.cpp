@@ -44,7 +44,8 @@ float e8m0_to_f32(uint8_t e) {
   return std::bit_cast<float>(static_cast<uint32_t>(e) << 23);
 }
 
-void mxfp4_quantize_group(std::span<const float, kMxGroup> values, std::span<uint8_t, kMxGroup / 2> packed, uint8_t& scale) {
+void mxfp4_quantize_group(std::span<const float, kMxGroup> values, std::span<uint8_t, kMxGroup / 2> packed,
+                          uint8_t& scale) {
   float max_abs = 0.f;
   for (const float v : values) max_abs = std::max(max_abs, std::fabs(v));
   const int exponent = max_abs == 0.f ? -127 : std::clamp(std::ilogb(max_abs) - 2, -127, 127);

@@ -23,7 +23,8 @@ float e8m0_to_f32(uint8_t e);  // 2^(e − 127); 255 is NaN
 
 // Packs 32 values into 16 bytes and their scale byte: the exponent is floor(log2(max|x|)) − 2, the codes are the
 // nearest E2M1 values (ties to even code), saturated at 6. Non-finite values are the caller's error.
-void mxfp4_quantize_group(std::span<const float, kMxGroup> values, std::span<uint8_t, kMxGroup / 2> packed, uint8_t& scale);
+void mxfp4_quantize_group(std::span<const float, kMxGroup> values, std::span<uint8_t, kMxGroup / 2> packed,
+                          uint8_t& scale);
 
 // One row of any weight format widened to f32: out[c] = W[row][c]. Exact.
 void weight_row_to_f32(const WeightView& weight, int64_t row, std::span<float> out);

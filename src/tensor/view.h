@@ -25,9 +25,7 @@ struct TensorView {
     return view;
   }
 
-  operator TensorView<const T, Rank>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) {
     TensorView<const T, Rank> view;
     view.data = data;
     for (int axis = 0; axis < Rank; ++axis) {
@@ -38,8 +36,7 @@ struct TensorView {
   }
 
   template <class... Index>
-    requires(sizeof...(Index) == Rank)
-  T& operator()(Index... index) const {
+  requires(sizeof...(Index) == Rank) T& operator()(Index... index) const {
     int64_t offset = 0;
     int axis = 0;
     ((offset += static_cast<int64_t>(index) * stride[axis++]), ...);

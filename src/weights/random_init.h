@@ -19,9 +19,10 @@ namespace tandem {
 
 struct InitOptions {
   uint64_t seed = 0;
-  std::optional<uint64_t> shard_bytes;  // nothing: 5 GB, or more so that there are not more than about 96 shards
-  bool headers_only = false;            // complete headers, sparse data sections that read as zero
-  bool overwrite = false;               // accept an output folder with files in it
+  // Nothing: 5 GB, or more so that there are not more than about 96 shards.
+  std::optional<uint64_t> shard_bytes = std::nullopt;
+  bool headers_only = false;  // complete headers, sparse data sections that read as zero
+  bool overwrite = false;     // accept an output folder with files in it
 };
 
 struct InitReport {

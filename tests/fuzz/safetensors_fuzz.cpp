@@ -1,5 +1,6 @@
 // libFuzzer: any bytes as the front of a safetensors file. The input is a whole file: length prefix, header, data. What
 // is accepted must be sound: sizes agree, tensors lie in the data section, every name is found again.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -71,7 +71,9 @@ TEST(GatedAct, MatchesDoubleAndStaysInBounds) {
       ASSERT_TRUE(gated_act(backend.ctx(), {gate.view(), up.view(), params, out.view()}).is_ok());
       for (int64_t t = 0; t < 17; ++t) {
         for (int64_t i = 0; i < 53; ++i) {
-          if (params.kind == GatedAct::kSitu) ASSERT_LE(std::fabs(out(t, i)), params.beta * *params.linear_beta);
+          if (params.kind == GatedAct::kSitu) {
+            ASSERT_LE(std::fabs(out(t, i)), params.beta * *params.linear_beta);
+          }
           const double expected = exact(params, static_cast<double>(gate(t, i)), static_cast<double>(up(t, i)));
           if (std::fabs(expected) > static_cast<double>(kMax)) continue;  // SwiGLU of two huge values overflows
           ASSERT_NEAR(out(t, i), expected, tolerance_f32(1, static_cast<float>(std::fabs(expected))) + 1e-37f)

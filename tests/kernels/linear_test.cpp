@@ -149,7 +149,8 @@ TEST(Linear, InfinityAndNanStayInTheirRow) {
     x(5, 0) = NAN;
     const Matrix y = run_linear(backend.ctx(), x, weight);
     for (int64_t t = 0; t < 8; ++t) {
-      if (t != 3 && t != 5) EXPECT_TRUE(all_equal_bits(y.row(t), clean.row(t)));
+      if (t == 3 || t == 5) continue;
+      EXPECT_TRUE(all_equal_bits(y.row(t), clean.row(t)));
     }
     for (int64_t o = 0; o < 9; ++o) {
       EXPECT_TRUE(std::isinf(y(3, o)));

@@ -42,8 +42,8 @@ float max_abs(std::span<const float> values) {
   }
   for (size_t i = 0; i < actual.size(); ++i) {
     if (std::bit_cast<uint32_t>(actual[i]) != std::bit_cast<uint32_t>(expected[i])) {
-      return ::testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", expected exactly "
-                                           << expected[i];
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << actual[i] << ", expected exactly " << expected[i];
     }
   }
   return ::testing::AssertionSuccess();

@@ -10,11 +10,11 @@
 namespace tandem::test {
 
 struct GoldenTensor {
-  std::string dtype;           // as in the file
+  std::string dtype;  // as in the file
   std::vector<int64_t> shape;
-  std::vector<float> f32;      // F32, BF16 and F16 widened
-  std::vector<int32_t> i32;    // I32
-  std::vector<uint8_t> u8;     // U8
+  std::vector<float> f32;    // F32, BF16 and F16 widened
+  std::vector<int32_t> i32;  // I32
+  std::vector<uint8_t> u8;   // U8
   int64_t num_elements() const;
 };
 
@@ -31,7 +31,7 @@ class Golden {
   std::map<std::string, GoldenTensor> tensors_;
 };
 
-std::string data_path(const std::string& relative);   // absolute path below tests/data
+std::string data_path(const std::string& relative);  // absolute path below tests/data
 std::string read_text(const std::string& path);
 
 }  // namespace tandem::test

@@ -138,8 +138,8 @@ TEST(Tokenizer, EarliestThenLongestControlNameWins) {
 
 TEST(Tokenizer, AnyBytesRoundTrip) {
   const Tokenizer tokenizer = chat_tokenizer();
-  for (const std::string text : {std::string("\xFF\xFE\x80"), std::string("a\0b", 3), std::string("\xED\xA0\x80 x"),
-                                 std::string("\xF0\x9F\x98"), std::string("é\xCC"), std::string()}) {
+  for (const std::string& text : {std::string("\xFF\xFE\x80"), std::string("a\0b", 3), std::string("\xED\xA0\x80 x"),
+                                  std::string("\xF0\x9F\x98"), std::string("é\xCC"), std::string()}) {
     EXPECT_EQ(decoded(tokenizer, tokenizer.encode_text(text)), text);
     EXPECT_EQ(decoded(tokenizer, tokenizer.encode_control(text)), text);
   }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cat.h"
 #include "support/golden.h"
 #include "weights/raw_checkpoint.h"
 
@@ -48,7 +49,9 @@ struct TwoShards {
   void write() const {
     write_raw(dir / "A.safetensors", safetensors_bytes(header_a, data_a));
     write_raw(dir / "B.safetensors", safetensors_bytes(header_b, data_b));
-    write_raw(dir / kIndex, R"({"metadata":)" + metadata + R"(,"weight_map":)" + weight_map + "}");
+    std::string index = R"({"metadata":)";
+    index.append(metadata).append(R"(,"weight_map":)").append(weight_map).append("}");
+    write_raw(dir / kIndex, index);
   }
 };
 
@@ -251,7 +254,7 @@ TEST(Checkpoint, EveryTruncationIsRefused) {
 TEST(Checkpoint, TensorAbove4GiBInASparseFile) {
   const uint64_t big = (uint64_t{5} << 30) + 3;
   const std::string header =
-      object({entry("big", "U8", "[" + std::to_string(big) + "]", 0, big), entry("tail", "U8", "[4]", big, big + 4)});
+      object({entry("big", "U8", cat('[', big, ']'), 0, big), entry("tail", "U8", "[4]", big, big + 4)});
   TempDir dir;
   const std::string path = dir / "model.safetensors";
   write_raw(path, safetensors_bytes(header, ""));
@@ -277,12 +280,12 @@ TEST(Checkpoint, MemoryATensorIsBounded) {
   std::string weight_map = "{";
   size_t name_bytes = 0;
   for (int i = 0; i < kNumTensors; ++i) {
-    const std::string name =
-        "language_model.model.layers.12.block_sparse_moe.experts." + std::to_string(i) + ".w1.weight_packed";
+    std::string name = "language_model.model.layers.12.block_sparse_moe.experts.";
+    name.append(std::to_string(i)).append(".w1.weight_packed");
     name_bytes += name.size();
-    header += (i == 0 ? "" : ",") +
-              entry(name, "U8", "[2,2]", static_cast<uint64_t>(4 * i), static_cast<uint64_t>(4 * i + 4));
-    weight_map += (i == 0 ? "\"" : ",\"") + name + "\":\"S.safetensors\"";
+    if (i > 0) header += ',';
+    header += entry(name, "U8", "[2,2]", static_cast<uint64_t>(4 * i), static_cast<uint64_t>(4 * i + 4));
+    weight_map.append(i > 0 ? ",\"" : "\"").append(name).append("\":\"S.safetensors\"");
   }
   TempDir dir;
   write_raw(dir / "S.safetensors", safetensors_bytes(header + "}", std::string(4 * kNumTensors, 'x')));

@@ -55,13 +55,18 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
 
 inline std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, uint64_t begin,
                          uint64_t end) {
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":[" +
-         std::to_string(begin) + "," + std::to_string(end) + "]}";
+  std::string json = "\"";
+  json.append(name).append("\":{\"dtype\":\"").append(dtype).append("\",\"shape\":").append(shape);
+  json.append(",\"data_offsets\":[").append(std::to_string(begin)).append(",").append(std::to_string(end)).append("]}");
+  return json;
 }
 
 inline std::string object(const std::vector<std::string>& entries) {
   std::string json = "{";
-  for (size_t i = 0; i < entries.size(); ++i) json += (i == 0 ? "" : ",") + entries[i];
+  for (const std::string& item : entries) {
+    if (json.size() > 1) json += ',';
+    json += item;
+  }
   return json + "}";
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cat.h"
 #include "weights/mapped_file.h"
 #include "weights/raw_checkpoint.h"
 #include "weights/safetensors_header.h"
@@ -175,8 +176,8 @@ TEST(TensorTable, SortsAndFindsNamesThatShareLongPrefixes) {
   std::vector<std::string> names;
   const std::string prefix = "language_model.model.layers.1.block_sparse_moe.experts.";
   for (int i = 999; i >= 0; --i) {
-    names.push_back(prefix + std::to_string(i) + ".w1.weight_packed");
-    names.push_back(prefix + std::to_string(i));
+    names.push_back(cat(prefix, i, ".w1.weight_packed"));
+    names.push_back(cat(prefix, i));
   }
   names.push_back("");
   names.push_back(std::string("zero\0", 5));

@@ -53,9 +53,8 @@ MachineCeilings measure_ceilings(const ExecContext& ctx, size_t buffer_bytes) {
   std::atomic<float> sink{0.f};  // keeps the loops' results alive
   MachineCeilings ceilings;
 
-  const double fma_seconds = median_seconds([&] {
-    ctx.pool.parallel_for(threads, [&](int64_t, int) { sink.store(loops.fma_chains(kFmaRounds)); });
-  });
+  const double fma_seconds = median_seconds(
+      [&] { ctx.pool.parallel_for(threads, [&](int64_t, int) { sink.store(loops.fma_chains(kFmaRounds)); }); });
   ceilings.f32_gflop_s = 2.0 * static_cast<double>(threads * kFmaRounds * kFmaChains * loops.lanes) / fma_seconds / 1e9;
 
   constexpr int64_t kGrain = kReadStreams * 16;  // floats
@@ -65,8 +64,7 @@ MachineCeilings measure_ceilings(const ExecContext& ctx, size_t buffer_bytes) {
   if (memory == MAP_FAILED) return ceilings;
   madvise(memory, mapped_bytes, MADV_HUGEPAGE);
   auto* data = static_cast<float*>(memory);
-  ctx.pool.parallel_for(threads,
-                        [&](int64_t t, int) { std::fill_n(data + t * per_thread, per_thread, 1.f); });
+  ctx.pool.parallel_for(threads, [&](int64_t t, int) { std::fill_n(data + t * per_thread, per_thread, 1.f); });
   const double read_seconds = median_seconds([&] {
     ctx.pool.parallel_for(threads,
                           [&](int64_t t, int) { sink.store(loops.read_streams(data + t * per_thread, per_thread)); });

@@ -131,7 +131,7 @@ TANDEM_INLINE void read_state(const float* S, int64_t key_dim, int64_t value_dim
       Vec acc[kTileRows][kTileCols];
       tile_zero(acc);
       tile_fma<kTileRows, kFull>(acc, {s.decayed + r * s.stride, s.stride, 1}, S, value_dim, key_dim, cols);
-      tile_store<kTileRows, true>(acc, s.product + r * kTileWidth, kTileWidth, cols);
+      tile_store<true>(acc, s.product + r * kTileWidth, kTileWidth, cols);
     }
   }
 }
@@ -178,7 +178,7 @@ TANDEM_INLINE void update_rows(float* S, int64_t value_dim, int64_t c, int64_t r
     }
   }
   tile_fma<kRows, true>(acc, {s.suffix + c, 1, s.stride}, s.u, kTileWidth, rows, cols);
-  tile_store<kRows, kFull>(acc, S + c * value_dim, value_dim, cols);
+  tile_store<kFull>(acc, S + c * value_dim, value_dim, cols);
 }
 
 template <bool kFull>

@@ -9,7 +9,7 @@ namespace {
 
 using simd::Vec;
 
-constexpr int64_t kMaxBlock = 256;  // channels a task: 1 KiB of each row
+constexpr int64_t kMaxBlock = 1024;  // channels a task: one page of each row
 constexpr int64_t kLaneStep = Vec::kLanes;
 
 struct ConvBlock {
@@ -47,6 +47,26 @@ TANDEM_INLINE void conv_row(const ConvBlock& block, int64_t oldest, const float*
     y = simd::fma(simd::load(block.taps + (width - 1) * kMaxBlock + c), u, y);
     if (width > 1) simd::store(block.ring + oldest * kMaxBlock + c, u);
     store_lanes(out + c, y * simd::sigmoid(y), left);
+  }
+}
+
+// taps[j][c] = w[c][j]; lanes past the block's channels are zeros.
+void transpose_taps(const MatrixView<const float>& weight, const ConvBlock& block, float* __restrict taps) {
+  const float* __restrict w = weight.data + block.channel * weight.stride[0];
+  if (block.width == 4 && weight.stride[0] == 4) {  // the released shape: the compiler makes it register shuffles
+    for (int64_t c = 0; c < block.count; ++c) {
+      taps[c] = w[4 * c];
+      taps[kMaxBlock + c] = w[4 * c + 1];
+      taps[2 * kMaxBlock + c] = w[4 * c + 2];
+      taps[3 * kMaxBlock + c] = w[4 * c + 3];
+    }
+  } else {
+    for (int64_t j = 0; j < block.width; ++j) {
+      for (int64_t c = 0; c < block.count; ++c) taps[j * kMaxBlock + c] = w[c * weight.stride[0] + j];
+    }
+  }
+  for (int64_t j = 0; j < block.width; ++j) {
+    for (int64_t c = block.count; c % kLaneStep != 0; ++c) taps[j * kMaxBlock + c] = 0.f;
   }
 }
 
@@ -99,12 +119,7 @@ void run_short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
     float* taps = scratch + thread * scratch_size;
     block.taps = taps;
     block.ring = taps + width * kMaxBlock;
-    for (int64_t j = 0; j < width; ++j) {
-      const float* column = args.weight.data + block.channel * args.weight.stride[0] + j;
-      for (int64_t c = 0; c < kMaxBlock; ++c) {
-        taps[j * kMaxBlock + c] = c < block.count ? column[c * args.weight.stride[0]] : 0.f;
-      }
-    }
+    transpose_taps(args.weight, block, taps);
     for (int64_t s = 0; s < num_segments; ++s) {
       if (segments[s].num_rows > 0) conv_segment(args, segments[s], block);
     }

@@ -58,19 +58,17 @@ TANDEM_INLINE void tile_fma(Vec (&acc)[kRows][kTileCols], StridedMatrix a, const
   }
 }
 
-template <int kRows>
-TANDEM_INLINE void tile_zero(Vec (&acc)[kRows][kTileCols]) {
+template <int kRows, int kCols>
+TANDEM_INLINE void tile_zero(Vec (&acc)[kRows][kCols]) {
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kTileCols; ++c) acc[r][c] = simd::zero();
+    for (int c = 0; c < kCols; ++c) acc[r][c] = simd::zero();
   }
 }
 
-template <int kRows, bool kFull>
-TANDEM_INLINE void tile_store(const Vec (&acc)[kRows][kTileCols], float* out, int64_t out_row, int64_t cols) {
+template <bool kFull, int kRows, int kCols>
+TANDEM_INLINE void tile_store(const Vec (&acc)[kRows][kCols], float* out, int64_t out_row, int64_t cols) {
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kTileCols; ++c) {
-      store_cols<kFull>(out + r * out_row + c * kLanes, acc[r][c], cols - c * kLanes);
-    }
+    for (int c = 0; c < kCols; ++c) store_cols<kFull>(out + r * out_row + c * kLanes, acc[r][c], cols - c * kLanes);
   }
 }
 

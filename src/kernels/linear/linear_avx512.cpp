@@ -1,3 +1,4 @@
+#define TANDEM_SET avx512
 #include "kernels/linear/linear_simd.inl"
 
 namespace tandem::avx512 {

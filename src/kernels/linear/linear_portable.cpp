@@ -1,3 +1,4 @@
+#define TANDEM_SET portable
 #include "kernels/linear/linear_simd.inl"
 
 namespace tandem::portable {

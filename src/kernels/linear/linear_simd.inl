@@ -1,8 +1,9 @@
-// kernels/linear/linear_simd.inl: the work of `linear` divided over the union of the rows of all matrices (and over
-// token blocks); the product itself is kernels/simd/weight_product.h.
+// kernels/linear/linear_simd.inl (TANDEM_SET: the including backend): the work of `linear` divided over the union of
+// the rows of all matrices (and over token blocks); the product itself is kernels/simd/weight_product.h.
 #include "kernels/backend_entries.h"
 #include "kernels/simd/scratch.h"
 #include "kernels/simd/weight_product.h"
+#include "kernels/simd/weight_rows.h"
 
 namespace tandem {
 namespace {
@@ -30,7 +31,7 @@ int64_t choose_rows_per_task(const LinearArgs& a, const LinearOutput* outputs, i
     rows += outputs[i].weight.rows;
     bytes += outputs[i].weight.rows * row_bytes(outputs[i].weight.format, outputs[i].weight.cols);
   }
-  const bool blocked = a.x.shape[0] > kTileTokens;
+  const bool blocked = !TANDEM_SET::product_streams(a.x.shape[0]);
   int64_t per_task = blocked ? kRowBlock : kTaskBytes * rows / bytes;
   const int64_t balanced = rows / (4 * threads);
   if (per_task > balanced) per_task = balanced;
@@ -54,7 +55,7 @@ void run_linear_task(const LinearArgs& a, const LinearPlan& plan, int64_t task, 
   const float* x[kTokenBlock];
   float* y[kTokenBlock];
   Product p;
-  p.data = static_cast<const char*>(weight.data);
+  p.data = weight.data;
   p.scale = weight.scale;
   p.cols = weight.cols;
   p.row_begin = row_task * plan.rows_per_task;
@@ -67,7 +68,7 @@ void run_linear_task(const LinearArgs& a, const LinearPlan& plan, int64_t task, 
   p.x = x;
   p.y = y;
   p.scratch = plan.scratch + thread * plan.scratch_per_thread;
-  multiply(weight.format, p);
+  TANDEM_SET::weight_product(weight.format, p);
 }
 
 void linear_simd(const ExecContext& ctx, const LinearArgs& a) {
@@ -80,7 +81,7 @@ void linear_simd(const ExecContext& ctx, const LinearArgs& a) {
   plan.num_outputs = static_cast<int64_t>(a.outputs.size());
   plan.num_tokens = T;
   plan.rows_per_task = choose_rows_per_task(a, plan.outputs, plan.num_outputs, threads);
-  plan.scratch_per_thread = product_scratch_floats(in, T);
+  plan.scratch_per_thread = TANDEM_SET::product_scratch_floats(in, T);
   plan.scratch = scratch.floats(plan.scratch_per_thread * threads);
   bool any_split = false;
   for (int64_t i = 0; i < plan.num_outputs; ++i) {

@@ -10,11 +10,13 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kTile = 32;                  // tokens whose weights are computed together
-constexpr int kHeads = 4;                      // heads that share a read of the latents
-constexpr int kTokens = kLanes == 16 ? 4 : 2;  // tokens a register tile of scores
-constexpr int64_t kPartTokens = 512;           // of the context, a task, at least
-constexpr int64_t kMaxParts = 64;              // bounds the scratch at long contexts
+constexpr int64_t kTile = 32;                      // tokens whose weights are computed together
+constexpr int kHeads = 4;                          // heads that share a read of the latents
+constexpr int kTokens = kLanes == 16 ? 4 : 2;      // tokens a register tile of scores
+constexpr int kGatherCols = kLanes == 16 ? 4 : 2;  // registers of latent columns accumulated together
+constexpr int kGatherWidth = kGatherCols * kLanes;
+constexpr int64_t kPartTokens = 512;  // of the context, a task, at least
+constexpr int64_t kMaxParts = 64;     // bounds the scratch at long contexts
 
 struct Part {
   float largest;
@@ -151,30 +153,30 @@ TANDEM_INLINE void soften(float* scores, int64_t count, float scale, Part& part,
   part.largest = updated;
 }
 
-// attended[h][c] = correction[h] · attended[h][c] + Σ_s weights[h][s] latent_s[c] for kTileCols registers of c.
+// attended[h][c] = correction[h] · attended[h][c] + Σ_s weights[h][s] latent_s[c] for kGatherCols registers of c.
 template <int kN, bool kFull>
 TANDEM_INLINE void gather_columns(const float* const* rows, int64_t count, int64_t c, int64_t left,
                                   const float* weights, const float* correction, bool first, float* attended,
                                   int64_t attended_row) {
-  Vec acc[kN][kTileCols];
+  Vec acc[kN][kGatherCols];
   tile_zero(acc);
   if (!first) {
     for (int h = 0; h < kN; ++h) {
-      for (int r = 0; r < kTileCols; ++r) {
+      for (int r = 0; r < kGatherCols; ++r) {
         acc[h][r] = simd::broadcast(correction[h]) *
                     load_cols<kFull>(attended + h * attended_row + c + r * kLanes, left - r * kLanes);
       }
     }
   }
   for (int64_t s = 0; s < count; ++s) {
-    Vec latent[kTileCols];
-    for (int r = 0; r < kTileCols; ++r) latent[r] = load_cols<kFull>(rows[s] + c + r * kLanes, left - r * kLanes);
+    Vec latent[kGatherCols];
+    for (int r = 0; r < kGatherCols; ++r) latent[r] = load_cols<kFull>(rows[s] + c + r * kLanes, left - r * kLanes);
     for (int h = 0; h < kN; ++h) {
       const Vec weight = simd::broadcast(weights[h * kTile + s]);
-      for (int r = 0; r < kTileCols; ++r) acc[h][r] = simd::fma(weight, latent[r], acc[h][r]);
+      for (int r = 0; r < kGatherCols; ++r) acc[h][r] = simd::fma(weight, latent[r], acc[h][r]);
     }
   }
-  tile_store<kN, kFull>(acc, attended + c, attended_row, left);
+  tile_store<kFull>(acc, attended + c, attended_row, left);
 }
 
 // kN heads of one row over one part of its context. stage: [kTile, query_stride] floats for widened latents.
@@ -209,8 +211,9 @@ void attend_part(const Pass& pass, const Row& row, int64_t h, int64_t part, floa
       soften(weights + i * kTile, count, pass.args->scale, parts[i * pass.max_parts], correction + i);
     }
     int64_t c = 0;
-    for (; c + kTileWidth <= shape.rank; c += kTileWidth) {
-      gather_columns<kN, true>(rows, count, c, kTileWidth, weights, correction, first == begin, attended, attended_row);
+    for (; c + kGatherWidth <= shape.rank; c += kGatherWidth) {
+      gather_columns<kN, true>(rows, count, c, kGatherWidth, weights, correction, first == begin, attended,
+                               attended_row);
     }
     if (c < shape.rank) {
       gather_columns<kN, false>(rows, count, c, shape.rank - c, weights, correction, first == begin, attended,

@@ -97,7 +97,7 @@ TANDEM_INLINE void product_rows(StridedMatrix a, const float* b, int64_t b_row, 
     Vec acc[kRows][kTileCols];
     tile_zero(acc);
     tile_fma<kRows, true>(acc, a, b + c, b_row, depth, kTileWidth);
-    tile_store<kRows, true>(acc, out + c, out_row, kTileWidth);
+    tile_store<true>(acc, out + c, out_row, kTileWidth);
   }
 }
 
@@ -158,7 +158,7 @@ TANDEM_INLINE void add_values(float* out, int64_t out_row, int64_t depth, bool f
     }
   }
   tile_fma<kRows, true>(acc, {s.weights, kTile, 1}, s.value + column, v_stride, depth, kTileWidth);
-  tile_store<kRows, kFull>(acc, out + column, out_row, cols);
+  tile_store<kFull>(acc, out + column, out_row, cols);
 }
 
 // kRows query rows from row i of the segment over the tile at first_token.
@@ -176,7 +176,7 @@ void attend_rows(const SegmentPass& pass, int64_t h, int64_t i, int64_t first_to
     tile_fma<kRows, true>(acc, {q, args.q.stride[0], 1}, s.key + c, kTile, shape.nope, kTileWidth);
     tile_fma<kRows, true>(acc, {q + shape.nope, args.q.stride[0], 1}, latents + shape.rank * kTile + c, kTile,
                           shape.rope, kTileWidth);
-    tile_store<kRows, true>(acc, s.weights + c, kTile, kTileWidth);
+    tile_store<true>(acc, s.weights + c, kTile, kTileWidth);
   }
   int64_t depth = 0;
   for (int r = 0; r < kRows; ++r) {

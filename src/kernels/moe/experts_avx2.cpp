@@ -1,3 +1,4 @@
+#define TANDEM_SET avx2
 #include "kernels/moe/experts_simd.inl"
 
 namespace tandem::avx2 {

@@ -1,3 +1,4 @@
+#define TANDEM_SET portable
 #include "kernels/moe/experts_simd.inl"
 
 namespace tandem::portable {

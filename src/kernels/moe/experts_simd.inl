@@ -1,4 +1,5 @@
-// kernels/moe/experts_simd.inl: the routed experts in two passes over the (token, slot) pairs grouped by expert.
+// kernels/moe/experts_simd.inl (TANDEM_SET: the including backend): the routed experts in two passes over the (token,
+// slot) pairs grouped by expert.
 //
 //   1  task (expert, block of W1/W3 rows):  hidden[pair][rows] = act(W1 z, W3 z), rounded to MXFP8 if asked
 //   2  task (block of W2 rows):             for every expert in ascending order  out[token][rows] += w · (W2 hidden)
@@ -11,6 +12,7 @@
 #include "kernels/simd/mxfp8_rows.h"
 #include "kernels/simd/scratch.h"
 #include "kernels/simd/weight_product.h"
+#include "kernels/simd/weight_rows.h"
 
 namespace tandem {
 namespace {
@@ -51,8 +53,7 @@ int64_t rows_per_task(int64_t rows, int64_t other_tasks, int threads, int64_t mu
 
 Product product_of(const WeightView& weight, int64_t row_begin, int64_t row_end, int64_t num_tokens,
                    const float* const* x, float* const* y, float* scratch) {
-  return {
-      static_cast<const char*>(weight.data), weight.scale, weight.cols, row_begin, row_end, num_tokens, x, y, scratch};
+  return {weight.data, weight.scale, weight.cols, row_begin, row_end, num_tokens, x, y, scratch};
 }
 
 // Counting sort of the block's pairs by expert. `count` has E entries.
@@ -96,8 +97,8 @@ void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t r
     y1[i] = gate + i * kRowBlock;
     y3[i] = up + i * kRowBlock;
   }
-  multiply(expert.w1.format, product_of(expert.w1, row_begin, row_end, count, x1, y1, scratch));
-  multiply(expert.w3.format, product_of(expert.w3, row_begin, row_end, count, x3, y3, scratch));
+  TANDEM_SET::weight_product(expert.w1.format, product_of(expert.w1, row_begin, row_end, count, x1, y1, scratch));
+  TANDEM_SET::weight_product(expert.w3.format, product_of(expert.w3, row_begin, row_end, count, x3, y3, scratch));
   for (int64_t i = 0; i < count; ++i) {
     for_each_block(rows, [&](int64_t r, auto block) TANDEM_INLINE_LAMBDA {
       store(y1[i] + r, gated_activation(plan.act, load(y1[i] + r, block), load(y3[i] + r, block)), block);
@@ -136,7 +137,7 @@ void combine_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t 
     x[i] = plan.hidden + (first + i) * plan.I;
     y[i] = down + i * kRowBlock;
   }
-  multiply(expert.w2.format, product_of(expert.w2, row_begin, row_end, count, x, y, scratch));
+  TANDEM_SET::weight_product(expert.w2.format, product_of(expert.w2, row_begin, row_end, count, x, y, scratch));
   for (int64_t i = 0; i < count; ++i) {
     const int32_t pair = plan.pair[first + i];
     const int64_t token = plan.first_token + pair / plan.k;
@@ -221,7 +222,7 @@ void moe_experts_simd(const ExecContext& ctx, const MoeExpertsArgs& a) {
   plan.pair_begin = scratch.ints(E + 1);
   plan.pair = scratch.ints(block * plan.k);
   plan.hidden = scratch.floats(block * plan.k * plan.I);
-  plan.product_floats = product_scratch_floats(widest, most_per_expert);
+  plan.product_floats = TANDEM_SET::product_scratch_floats(widest, most_per_expert);
   plan.scratch_per_thread = plan.product_floats + 2 * kTokenBlock * kRowBlock;
   plan.scratch = scratch.floats(plan.scratch_per_thread * threads);
   int32_t* count = scratch.ints(E);

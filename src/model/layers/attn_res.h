@@ -40,12 +40,12 @@ class ResidualStream {
 
   const StepContext& step_;
   AttnResMode mode_;
-  std::span<MatrixView<const float>> sources_;    // block: R; full: every source so far; one more for p
+  std::span<MatrixView<const float>> sources_;  // block: R; full: every source so far; one more for p
   size_t num_sources_ = 0;
-  MatrixView<float> running_;                     // p; not used by the full form
-  bool restart_ = false;                          // p is the next output alone
-  MatrixView<float> mixed_;                       // output of the mix
-  MatrixView<float> output_;                      // sublayer output, reused
+  MatrixView<float> running_;  // p; not used by the full form
+  bool restart_ = false;       // p is the next output alone
+  MatrixView<float> mixed_;    // output of the mix
+  MatrixView<float> output_;   // sublayer output, reused
 };
 
 }  // namespace tandem

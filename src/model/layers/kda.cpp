@@ -63,8 +63,8 @@ Result<Projected> project(const StepContext& step, const KdaLayerWeights& weight
 // q, k, v ← silu(conv(q, k, v)), each from its own history.
 Status convolve(const StepContext& step, const KdaLayerWeights& weights, const KdaStates& states, const Projected& p) {
   const int64_t width = step.config.kda_projection_size();
-  const auto taps = MatrixView<const float>::contiguous(weights.conv_weight.data(),
-                                                        {3 * width, step.config.short_conv_kernel_size});
+  const auto taps =
+      MatrixView<const float>::contiguous(weights.conv_weight.data(), {3 * width, step.config.short_conv_kernel_size});
   const std::array<MatrixView<float>, 3> streams = {p.q, p.k, p.v};
   for (int64_t r = 0; r < states.num_rounds(); ++r) {
     const std::span<const KdaPiece> pieces = states.round(r);
@@ -106,7 +106,8 @@ Status recur(const StepContext& step, const KdaStates& states, const Projected& 
       }
       if (count == 0) continue;
       args.segments = segments.first(count);
-      TANDEM_RETURN_IF_ERROR(mode == StepMode::kPrefill ? kda_chunked(step.exec, args) : kda_recurrent(step.exec, args));
+      TANDEM_RETURN_IF_ERROR(mode == StepMode::kPrefill ? kda_chunked(step.exec, args)
+                                                        : kda_recurrent(step.exec, args));
     }
     states.capture_recurrent(r);
   }
@@ -130,8 +131,7 @@ Status kda_layer(const StepContext& step, int64_t layer, const KdaLayerWeights& 
   TANDEM_RETURN_IF_ERROR(convolve(step, weights, states, p));
 
   const auto query_and_key_heads = MatrixView<float>::contiguous(p.q.data, {2 * rows * heads, head_dim});
-  TANDEM_RETURN_IF_ERROR(
-      l2_norm(step.exec, {.x = query_and_key_heads, .eps = kL2NormEps, .out = query_and_key_heads}));
+  TANDEM_RETURN_IF_ERROR(l2_norm(step.exec, {.x = query_and_key_heads, .eps = kL2NormEps, .out = query_and_key_heads}));
   TANDEM_RETURN_IF_ERROR(round_activations(step, query_and_key_heads));
   TANDEM_RETURN_IF_ERROR(sigmoid_inplace(step.exec, p.beta));
   std::optional<float> lower_bound;

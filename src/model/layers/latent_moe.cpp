@@ -124,8 +124,8 @@ Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& 
 
   Result<Routing> routing = select_experts(step, layer, weights, logits);
   if (!routing.is_ok()) return routing.status();
-  TANDEM_RETURN_IF_ERROR(routed_experts(step, weights, z.data != nullptr ? MatrixView<const float>(z) : x,
-                                        routing.value(), y));
+  TANDEM_RETURN_IF_ERROR(
+      routed_experts(step, weights, z.data != nullptr ? MatrixView<const float>(z) : x, routing.value(), y));
   if (!weights.shared_experts) return Status::ok();
   const MatrixView<float> shared = alloc_rows(step, rows, y.shape[1]);
   TANDEM_RETURN_IF_ERROR(act_and_down(step, shared_gate, shared_up, weights.shared_experts->down_proj, shared));

@@ -42,20 +42,17 @@ Result<Projected> project(const StepContext& step, const MlaLayerWeights& weight
   for (const LinearOutput& output : used) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
   if (has_q_lora) {
-    TANDEM_RETURN_IF_ERROR(rms_norm(step.exec, {.x = query_input,
-                                                .weight = as_vector(weights.q_a_layernorm),
-                                                .eps = lora_eps,
-                                                .out = query_input}));
+    TANDEM_RETURN_IF_ERROR(
+        rms_norm(step.exec,
+                 {.x = query_input, .weight = as_vector(weights.q_a_layernorm), .eps = lora_eps, .out = query_input}));
     TANDEM_RETURN_IF_ERROR(round_activations(step, query_input));
     const std::array<LinearOutput, 1> query = {{{weights.q_b_proj, p.q}}};
     TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = query_input, .outputs = query}));
     TANDEM_RETURN_IF_ERROR(round_activations(step, p.q));
   }
   const MatrixView<float> compressed = p.latent.columns(0, config.kv_lora_rank);  // the norm spares the key part
-  TANDEM_RETURN_IF_ERROR(rms_norm(step.exec, {.x = compressed,
-                                              .weight = as_vector(weights.kv_a_layernorm),
-                                              .eps = lora_eps,
-                                              .out = compressed}));
+  TANDEM_RETURN_IF_ERROR(rms_norm(
+      step.exec, {.x = compressed, .weight = as_vector(weights.kv_a_layernorm), .eps = lora_eps, .out = compressed}));
   TANDEM_RETURN_IF_ERROR(round_activations(step, compressed));
   return p;
 }
@@ -66,8 +63,8 @@ void append_latents(MlaLatent& cache, const MatrixView<const float>& rows) {
   const int64_t row_bytes = width * dtype_size(cache.dtype);
   for (int64_t i = 0; i < rows.shape[0]; ++i) {
     const int64_t position = cache.length + i;
-    std::byte* out = cache.pages[static_cast<size_t>(position / cache.page_tokens)] +
-                     position % cache.page_tokens * row_bytes;
+    std::byte* out =
+        cache.pages[static_cast<size_t>(position / cache.page_tokens)] + position % cache.page_tokens * row_bytes;
     if (cache.dtype == DType::kF32) {
       std::memcpy(out, rows.row(i), static_cast<size_t>(row_bytes));
     } else {
@@ -97,8 +94,8 @@ Status attend(const StepContext& step, int64_t layer, const MlaLayerWeights& wei
     int64_t row_begin = 0;
     for (const SequenceStep& sequence : sequences) {
       if (sequence.mode == mode) {
-        const auto& cache = std::get<MlaLatent>(
-            step.caches[static_cast<size_t>(sequence.cache)].layers[static_cast<size_t>(layer)]);
+        const auto& cache =
+            std::get<MlaLatent>(step.caches[static_cast<size_t>(sequence.cache)].layers[static_cast<size_t>(layer)]);
         segments[count++] = {.row_begin = row_begin,
                              .num_rows = sequence.num_tokens,
                              .latents = {.pages = {cache.pages.data(), cache.pages.size()},

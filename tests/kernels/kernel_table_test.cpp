@@ -1,0 +1,74 @@
+#include "kernels/kernel_table.h"
+
+#include <gmock/gmock.h>
+
+#include "kernels/backend_entries.h"
+
+namespace tandem::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr CpuFeatures kOld{};
+constexpr CpuFeatures kAvx2Only{true, false};
+constexpr CpuFeatures kAll{true, true};
+
+TEST(KernelTable, BackendsFollowTheFeatures) {
+  EXPECT_THAT(available_backends(kOld), ElementsAre(KernelBackend::kRef, KernelBackend::kPortable));
+  EXPECT_THAT(available_backends(kAvx2Only),
+              ElementsAre(KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kAvx2));
+  EXPECT_THAT(available_backends(kAll),
+              ElementsAre(KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kAvx2, KernelBackend::kAvx512));
+}
+
+TEST(KernelTable, AutoTakesTheBestAndARequestIsObeyedOrRefused) {
+  EXPECT_EQ(make_kernel_table(kOld, std::nullopt).value().backend, KernelBackend::kPortable);
+  EXPECT_EQ(make_kernel_table(kAvx2Only, std::nullopt).value().backend, KernelBackend::kAvx2);
+  EXPECT_EQ(make_kernel_table(kAll, std::nullopt).value().backend, KernelBackend::kAvx512);
+  EXPECT_EQ(make_kernel_table(kAll, KernelBackend::kRef).value().backend, KernelBackend::kRef);
+  const auto refused = make_kernel_table(kAvx2Only, KernelBackend::kAvx512);
+  ASSERT_FALSE(refused.is_ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("avx512: this CPU lacks its instructions; it runs ref, portable, avx2"));
+}
+
+TEST(KernelTable, EntriesAreThoseOfTheBackendAndTheRouterIsTheReference) {
+  for (const KernelBackend backend : available_backends(kAll)) {
+    const KernelTable table = make_kernel_table(kAll, backend).value();
+    EXPECT_EQ(table.router_select, &ref::router_select);
+    EXPECT_NE(table.kda_chunked, nullptr);
+  }
+  EXPECT_EQ(make_kernel_table(kAll, KernelBackend::kRef).value().linear, &ref::linear);
+  EXPECT_EQ(make_kernel_table(kAll, KernelBackend::kPortable).value().linear, &portable::linear);
+#if defined(__x86_64__)
+  EXPECT_EQ(make_kernel_table(kAll, KernelBackend::kAvx2).value().mla_absorbed, &avx2::mla_absorbed);
+  EXPECT_EQ(make_kernel_table(kAll, KernelBackend::kAvx512).value().moe_experts, &avx512::moe_experts);
+#endif
+}
+
+TEST(KernelTable, DescribesEveryOperator) {
+  const std::string line = make_kernel_table(kOld, std::nullopt).value().describe();
+  EXPECT_THAT(line, HasSubstr("kernels: portable (linear=portable"));
+  EXPECT_THAT(line, HasSubstr("kda_chunked=portable"));
+  EXPECT_THAT(line, HasSubstr("router_select=ref)"));
+}
+
+TEST(KernelTable, ParsesItsOwnNames) {
+  for (const KernelBackend backend : available_backends(kAll)) {
+    EXPECT_EQ(parse_kernel_backend(kernel_backend_name(backend)).value(), backend);
+  }
+  EXPECT_EQ(parse_kernel_backend("auto").value(), std::nullopt);
+  const auto refused = parse_kernel_backend("AVX512");
+  ASSERT_FALSE(refused.is_ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("\"AVX512\": expected ref, portable, avx2, avx512 or auto"));
+}
+
+TEST(KernelTable, Avx512ImpliesAvx2OnThisMachine) {
+  const CpuFeatures here = detect_cpu_features();
+  EXPECT_TRUE(here.avx2 || !here.avx512);
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,32 @@
+// The avx512 table of simd_functions.h. GCC's target pragma also defines the macros that kernels/simd/vec.h chooses by;
+// the standard headers come before it, so that none of their inlines is compiled for this set.
+#include <atomic>
+#include <bit>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/exec_context.h"
+#include "kernels/simd_functions.h"
+#include "tensor/weight_view.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2")
+#include "kernels/simd_functions.inl"
+namespace tandem::test {
+SimdFunctions avx512_simd() { return functions_of_this_set("avx512"); }
+}  // namespace tandem::test
+#pragma GCC pop_options
+#else
+namespace tandem::test {
+SimdFunctions avx512_simd() { return {}; }
+}  // namespace tandem::test
+#endif
