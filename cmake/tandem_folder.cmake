@@ -31,6 +31,8 @@ function(tandem_add_folder name)
   if(TANDEM_BUILD_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    # The code under test is optimised, its tests need not be: they are most of what there is to compile.
+    target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${name}_test PRIVATE tandem_${name} tandem_test_support GTest::gmock GTest::gtest_main)
     gtest_discover_tests(${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${name} TIMEOUT 600)
   endif()

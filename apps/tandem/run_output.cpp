@@ -39,7 +39,7 @@ void RawPrinter::token(TokenId id) { emit(decoder_ ? decoder_->append(id) : cat(
 
 void RawPrinter::finish() {
   if (decoder_) emit(decoder_->flush());
-  if (!json_) fmt::print("\n");
+  if (!json_) write_out("\n");
 }
 
 std::optional<std::string> RawPrinter::text() const { return decoder_ ? std::optional(text_) : std::nullopt; }

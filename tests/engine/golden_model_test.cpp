@@ -164,9 +164,9 @@ TEST_P(GoldenModel, GreedyContinuations) {
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenModel,
                          ::testing::Combine(::testing::Values("k3-tiny", "kimi-linear-tiny"),
                                             ::testing::ValuesIn(available_backends(detect_cpu_features()))),
-                         [](const auto& info) {
+                         [](const auto& test) {
                            std::string name =
-                               cat(std::get<0>(info.param), "_", kernel_backend_name(std::get<1>(info.param)));
+                               cat(std::get<0>(test.param), "_", kernel_backend_name(std::get<1>(test.param)));
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

@@ -1,5 +1,5 @@
-// The avx2 table of simd_functions.h. GCC's target pragma also defines the macros that kernels/simd/vec.h chooses by;
-// the standard headers come before it, so that none of their inlines is compiled for this set.
+// The avx2 table of simd_functions.h, compiled for its set by a target pragma. The standard headers come before it, so
+// that none of their inlines is compiled for this set.
 #include <atomic>
 #include <bit>
 #include <condition_variable>
@@ -18,6 +18,7 @@
 #include "tensor/weight_view.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define TANDEM_VEC_AVX2
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2")
 #include "kernels/simd_functions.inl"

@@ -212,8 +212,8 @@ TEST_P(Simd, MinAndMaxReturnTheSecondOperandWithNan) {
   EXPECT_EQ(lowest[4], -kInf);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, Simd, ::testing::Values(0, 1, 2), [](const auto& info) {
-  return std::string(info.param == 0 ? "portable" : (info.param == 1 ? "avx2" : "avx512"));
+INSTANTIATE_TEST_SUITE_P(Sets, Simd, ::testing::Values(0, 1, 2), [](const auto& set) {
+  return std::string(set.param == 0 ? "portable" : (set.param == 1 ? "avx2" : "avx512"));
 });
 
 }  // namespace

@@ -22,7 +22,7 @@
 // Numerics   f32. A segment's result does not depend on the others. kda_recurrent is bitwise the same for any split of
 //            a sequence into calls; kda_chunked is so for splits at multiples of kKdaChunk, else it agrees within
 //            rounding. A one-row segment of kda_chunked takes the recurrent step.
-// Errors     kInvalidArgument on shape or stride mismatch.
+// Errors     kInvalidArgument on shape or stride mismatch. A segment without rows is skipped and may have no state.
 #pragma once
 
 #include <optional>

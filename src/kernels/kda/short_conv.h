@@ -1,8 +1,8 @@
 // kernels/kda/short_conv.h: causal depthwise convolution of width W over each sequence's rows, with SiLU.
 //
-//   y_t[c] = silu( Σ_{j=0..W−1} w[c][j] · u_{t−(W−1)+j}[c] )      u = history then x: w[c][W−1] multiplies the current
-//   token history afterwards = the last W−1 raw inputs u Source: Kimi Linear report; released modelling code (model.md
-//   §3.4 step 2).
+//   y_t[c] = silu( Σ_{j=0..W−1} w[c][j] · u_{t−(W−1)+j}[c] )
+//   u = history, then x: w[c][W−1] multiplies the current token. history afterwards = the last W−1 raw inputs u.
+//   Source: Kimi Linear report; released modelling code (model.md §3.4 step 2).
 //
 // Shapes     x, out [T, C] (row stride free, last axis contiguous); weight [C, W]; a segment's history [W−1, C], row
 //            stride free, oldest first; zeros before the start of a sequence. W ≥ 1 (W = 1: no history is touched).

@@ -23,9 +23,12 @@
 //   kernels/simd/vec_math.h adds exp, sigmoid, tanh, softplus. No FTZ/DAZ is assumed anywhere.
 #pragma once
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+// The compiler's flags choose. A file that chooses by a target pragma instead (the tests do) says which, because GCC
+// 12's C++ front end does not define the macros of such a pragma.
+#if defined(TANDEM_VEC_AVX512) || \
+    (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__))
 #include "kernels/simd/vec_avx512.h"
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#elif defined(TANDEM_VEC_AVX2) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #include "kernels/simd/vec_avx2.h"
 #else
 #include "kernels/simd/vec_portable.h"

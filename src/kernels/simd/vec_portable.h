@@ -105,11 +105,12 @@ TANDEM_INLINE float reduce_max(Vec x) {
   return a > b ? a : b;
 }
 
-// Adding 1.5·2^23 leaves no fraction bits, so the FPU rounds to an integer, ties to even; larger magnitudes are
-// integers.
+// Adding 2^23 to a smaller magnitude leaves no fraction bits, so the FPU rounds to an integer, ties to even; larger
+// magnitudes are integers.
 TANDEM_INLINE Vec round_even(Vec x) {
-  const Vec magic = broadcast(0x1.8p23f);
-  return select(less(abs(x), broadcast(0x1p22f)), copysign((x + magic) - magic, x), x);
+  const Vec magic = broadcast(0x1p23f);
+  const Vec magnitude = abs(x);
+  return select(less(magnitude, magic), copysign((magnitude + magic) - magic, x), x);
 }
 TANDEM_INLINE Vec pow2(I32x4 n) { return {from_bits(reinterpret_cast<U32x4>(n + 127) << 23)}; }
 // Two steps, because 2^n itself need not be a float.
