@@ -26,6 +26,7 @@ Result<std::vector<TokenId>> ChatSession::prompt_for(const std::string& user_tex
 
 Result<ChatTurn> ChatSession::run(const GenerateRequest& request, FunctionRef<void(const ReplyEvent&)> on_event) {
   ReplyOptions options;
+  options.report_tool_calls = false;  // none is declared here
   options.start = format_ == ChatFormat::kXtml ? ReplyRegion::kThink : ReplyRegion::kResponse;
   Result<ReplyParser> created = ReplyParser::create(*tokenizer_, format_, options);
   if (!created.is_ok()) return created.status();

@@ -97,6 +97,7 @@ void register_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--depth", flags->options.depths, "tokens already in the cache, one decode case each")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--repeat", flags->options.repeat, "runs of each case")

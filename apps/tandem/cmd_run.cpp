@@ -131,7 +131,7 @@ void register_run(CLI::App& app, int& exit_code) {
   add_model_flags(command, flags->model, flags->common);
   CLI::Option* prompt = command->add_option("PROMPT", flags->prompt, "text (default: standard input)");
   CLI::Option* tokens = command->add_option("--tokens", flags->tokens, "prompt as token ids: 1,2,3");
-  tokens->delimiter(',')->excludes(prompt);
+  tokens->delimiter(',')->allow_extra_args(false)->excludes(prompt);
   CLI::Option* chat = command->add_flag("--chat", flags->chat, "render the prompt as a user message of a chat");
   chat->excludes(tokens);
   command->add_flag("--raw", flags->raw, "continue the prompt as it is (the default with a prompt)")->excludes(chat);

@@ -1,5 +1,32 @@
 // apps/tandem/main.cpp: the command line: one binary, one subcommand a job.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "command.h"
+
+namespace {
+
+std::vector<const CLI::App*> commands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+bool is_command(const CLI::App& app, const std::string& name) {
+  const auto all = commands(app);
+  return std::any_of(all.begin(), all.end(), [&](const CLI::App* command) { return command->get_name() == name; });
+}
+
+// CLI11 reports a mistyped command as a missing one.
+int report_unknown(const CLI::App& app, const std::string& name) {
+  std::string expected;
+  for (const CLI::App* command : commands(app)) expected += (expected.empty() ? "" : ", ") + command->get_name();
+  fmt::print(stderr, "tandem: error: unknown command \"{}\": expected one of {}\n", name, expected);
+  return tandem::app::kExitUsage;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"Run, score and inspect Kimi-K3-family models straight from their released files."};
@@ -15,6 +42,7 @@ int main(int argc, char** argv) {
   tandem::app::register_inspect(app, exit_code);
   tandem::app::register_init(app, exit_code);
   tandem::app::register_bench(app, exit_code);
+  if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1])) return report_unknown(app, argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

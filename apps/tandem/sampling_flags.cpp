@@ -35,7 +35,9 @@ void add_sampling_flags(CLI::App* command, SamplingFlags& flags) {
       ->capture_default_str();
   command->add_option("--presence-penalty", flags.params.presence_penalty, "over the reply")->capture_default_str();
   command->add_option("--frequency-penalty", flags.params.frequency_penalty, "over the reply")->capture_default_str();
-  command->add_option("--logit-bias", flags.logit_bias, "ID=BIAS, several with commas")->delimiter(',');
+  command->add_option("--logit-bias", flags.logit_bias, "ID=BIAS, several with commas")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--seed", flags.seed, "same seed, same tokens");
 }
 

@@ -114,14 +114,15 @@ Result<std::optional<KernelBackend>> parse_kernel_backend(std::string_view name)
 }
 
 std::string KernelTable::describe() const {
-  std::string line = cat("kernels: ", kernel_backend_name(backend), " (");
   const KernelTable reference = table_of(KernelBackend::kRef);
-#define TANDEM_DESCRIBE(op) \
-  line += cat(#op "=", kernel_backend_name(op == reference.op ? KernelBackend::kRef : backend), " ");
+  std::string line = cat("kernels: ", kernel_backend_name(backend));
+  const auto note = [&](std::string_view op, bool is_reference) {
+    if (is_reference && backend != KernelBackend::kRef) line += cat(", ", op, "=ref");
+  };
+#define TANDEM_DESCRIBE(op) note(#op, op == reference.op);
   TANDEM_FOR_EACH_OPERATOR(TANDEM_DESCRIBE)
   TANDEM_DESCRIBE(router_select)
 #undef TANDEM_DESCRIBE
-  line.back() = ')';
   return line;
 }
 

@@ -58,7 +58,7 @@ struct KernelTable {
   void (*sigmoid_inplace)(const ExecContext&, const MatrixView<float>&) = nullptr;
   void (*round_to_bf16)(const ExecContext&, const MatrixView<float>&) = nullptr;
 
-  // One line for the log: "kernels: avx512 (linear=avx512 router_select=ref …)".
+  // One line for the log: the backend, and the operators that run in another: "kernels: avx512, router_select=ref".
   std::string describe() const;
 };
 

@@ -130,11 +130,16 @@ TANDEM_INLINE Vec round_to_bf16(Vec x) {
   return {from_bits(bits_of(select(is_nan(x), {from_bits(quiet)}, {from_bits(rounded)}).v) & splat(0xffff0000))};
 }
 
-// E2M1 is a tiny float (sign, two exponent bits of bias 1, one mantissa bit). Moved to the place of an f32's fields it
-// is the value times 2^-126, its subnormal 0.5 included.
+// E2M1 has an f32's fields at another place and bias, so a shift and an add convert it; its subnormals 0 and 0.5 come
+// out as 0.5 and 0.75, one multiplication short of right. (Going through f32 subnormals instead would trap to
+// microcode.)
 TANDEM_INLINE Vec decode_e2m1(U32x4 codes, Vec scale) {
-  const U32x4 field = ((codes & splat(7)) << 22) | ((codes & splat(8)) << 28);
-  return (Vec{from_bits(field)} * broadcast(0x1p126f)) * scale;
+  const U32x4 magnitude = codes & splat(7);
+  const Vec normal{from_bits((magnitude << 22) + splat(126u << 23))};
+  const Vec half = broadcast(0.5f);
+  const Vec subnormal = (normal - half) + (normal - half);
+  const Vec value = select(Mask{reinterpret_cast<I32x4>(magnitude < splat(2))}, subnormal, normal);
+  return Vec{from_bits(bits_of(value.v) | ((codes & splat(8)) << 28))} * scale;
 }
 TANDEM_INLINE void decode_mxfp4_group(const uint8_t* packed, float scale, Vec (&out)[8]) {
   const Vec factor = broadcast(scale);

@@ -11,12 +11,15 @@ using namespace simd;
 constexpr int kTileTokens = Vec::kLanes == 16 ? 6 : (Vec::kLanes == 8 ? 3 : 2);
 constexpr int kTileRows = 4;
 
+// While a tile runs, the rows of the next one are prefetched: a hardware prefetcher does not follow eight interleaved
+// short rows (bf16 decode reads 11 GB/s a core without this, 16.6 of 18.2 with it).
 struct Tile {
   const char* row[8];
   const uint8_t* scale[8];  // MXFP4
   const float* x[kTileTokens];
   float* y[kTileTokens];  // of the tile's first row
   int64_t cols = 0;
+  int64_t ahead = 0;         // bytes from a row to the one the next tile streams in its place
   int64_t num_rows = 0;      // rows beyond it repeat the last one and are not written
   float* partial = nullptr;  // parked sums, one register a (token, row) pair
   bool resume = false;       // start from the parked sums
@@ -29,10 +32,13 @@ TANDEM_INLINE void accumulate_plain(const Tile& tile, Vec (&acc)[NT][R]) {
   const float* x[NT];
   for (int r = 0; r < R; ++r) row[r] = tile.row[r];
   for (int t = 0; t < NT; ++t) x[t] = tile.x[t];
+  const int64_t tile_ahead = tile.ahead;
+  constexpr bool kPrefetch = F != WeightFormat::kF32 || R == 8;  // widened scratch is in L2 already
   for_each_block(tile.cols, [&](int64_t k, auto block) TANDEM_INLINE_LAMBDA {
     Vec xs[NT];
     for (int t = 0; t < NT; ++t) xs[t] = load(x[t] + k, block);
     for (int r = 0; r < R; ++r) {
+      if constexpr (kPrefetch) __builtin_prefetch(row[r] + tile_ahead + row_bytes(F, k));
       const Vec w = load_weight<F>(row[r], k, block);
       for (int t = 0; t < NT; ++t) acc[t][r] = fma(w, xs[t], acc[t][r]);
     }
@@ -42,20 +48,24 @@ TANDEM_INLINE void accumulate_plain(const Tile& tile, Vec (&acc)[NT][R]) {
 template <int R, int NT>
 TANDEM_INLINE void accumulate_mxfp4(const Tile& tile, Vec (&acc)[NT][R]) {
   constexpr int64_t kScaleBlock = 16;  // scales converted together, so that a group broadcasts its own from memory
+  const uint8_t* row[R];
+  const float* x[NT];
+  for (int r = 0; r < R; ++r) row[r] = reinterpret_cast<const uint8_t*>(tile.row[r]);
+  for (int t = 0; t < NT; ++t) x[t] = tile.x[t];
   const int64_t groups = tile.cols / kGroup;
+  const int64_t tile_ahead = tile.ahead;
   for (int64_t begin = 0; begin < groups; begin += kScaleBlock) {
     const int64_t count = groups - begin < kScaleBlock ? groups - begin : kScaleBlock;
     float scale[R][kScaleBlock];
-    for (int r = 0; r < R; ++r) {
-      for (int64_t g = 0; g < count; ++g) scale[r][g] = e8m0_scale(tile.scale[r][begin + g]);
-    }
+    for (int r = 0; r < R; ++r) e8m0_scales(tile.scale[r] + begin, count, scale[r]);
     for (int64_t g = 0; g < count; ++g) {
       const int64_t k = (begin + g) * kGroup;
       for (int r = 0; r < R; ++r) {
+        if (g % 4 == 0) __builtin_prefetch(row[r] + k / 2 + tile_ahead);
         Vec w[kGroupVecs];
-        decode_mxfp4_group(reinterpret_cast<const uint8_t*>(tile.row[r]) + k / 2, scale[r][g], w);
+        decode_mxfp4_group(row[r] + k / 2, scale[r][g], w);
         for (int v = 0; v < kGroupVecs; ++v) {
-          for (int t = 0; t < NT; ++t) acc[t][r] = fma(w[v], load(tile.x[t] + k + v * Vec::kLanes), acc[t][r]);
+          for (int t = 0; t < NT; ++t) acc[t][r] = fma(w[v], load(x[t] + k + v * Vec::kLanes), acc[t][r]);
         }
       }
     }
@@ -134,6 +144,7 @@ void stream_rows(const Product& p) {
       if constexpr (F == WeightFormat::kMxfp4) tile.scale[r] = p.scale + source * (p.cols / kGroup);
     }
     for (int64_t t = 0; t < p.num_tokens; ++t) tile.y[t] = p.y[t] + (row - p.row_begin);
+    tile.ahead = rows * bytes;
     if (rows == 8) {
       run_tile<F, 8, 1>(tile);
     } else {
