@@ -36,7 +36,7 @@ TANDEM_DECLARE_BACKEND(avx2)
 TANDEM_DECLARE_BACKEND(avx512)
 
 namespace ref {
-Status router_select(const ExecContext&, const RouterSelectArgs&);
+void router_select(const ExecContext&, const RouterSelectArgs&);
 }
 }  // namespace tandem
 

@@ -44,7 +44,7 @@ struct KernelTable {
   void (*l2_norm)(const ExecContext&, const L2NormArgs&) = nullptr;
   void (*attn_res_mix)(const ExecContext&, const AttnResMixArgs&) = nullptr;
   void (*gated_act)(const ExecContext&, const GatedActArgs&) = nullptr;
-  Status (*router_select)(const ExecContext&, const RouterSelectArgs&) = nullptr;
+  void (*router_select)(const ExecContext&, const RouterSelectArgs&) = nullptr;
   void (*moe_experts)(const ExecContext&, const MoeExpertsArgs&) = nullptr;
   void (*short_conv)(const ExecContext&, const ShortConvArgs&) = nullptr;
   void (*kda_gate)(const ExecContext&, const KdaGateArgs&) = nullptr;

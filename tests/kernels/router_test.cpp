@@ -134,14 +134,22 @@ TEST(Router, ExtremeLogitsAndAllExperts) {
   ASSERT_TRUE(select(backend.ctx(), Matrix(0, 3), std::vector<float>(3, 0.f), {2}, choice).is_ok());
 }
 
-TEST(Router, NanIsAnErrorAndNeverAnExpert) {
+TEST(Router, ARowThatIsNotFiniteGetsNanWeightsAndLeavesTheOthersAlone) {
   BackendFixture backend(KernelBackend::kRef);
   Matrix logits = Matrix::random(3, 5, 1);
-  logits(2, 4) = NAN;
-  Choice choice;
-  const Status status = select(backend.ctx(), logits, std::vector<float>(5, 0.f), {2}, choice);
-  EXPECT_EQ(status.code(), StatusCode::kNonFinite);
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("expert 4 for token 2"));
+  const std::vector<float> bias(5, 0.f);
+  Choice clean, choice;
+  ASSERT_TRUE(select(backend.ctx(), logits, bias, {2}, clean).is_ok());
+  logits(1, 4) = NAN;
+  ASSERT_TRUE(select(backend.ctx(), logits, bias, {2}, choice).is_ok());
+  for (const size_t i : {2, 3}) {
+    EXPECT_EQ(choice.ids[i], static_cast<int32_t>(i - 2));
+    EXPECT_TRUE(std::isnan(choice.weights[i]));
+  }
+  for (const size_t i : {0, 1, 4, 5}) {
+    EXPECT_EQ(choice.ids[i], clean.ids[i]);
+    EXPECT_EQ(choice.weights[i], clean.weights[i]);
+  }
 }
 
 TEST(Router, Refusals) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <random>
 
 #include "base/cat.h"
@@ -147,6 +148,24 @@ TEST(Laws, NeighboursAndOrderDoNotMatter) {
         }
       }
     }
+  });
+}
+
+TEST(Laws, NanInOneStateFailsThatSequenceAlone) {
+  for_each_backend([](BackendFixture& backend) {
+    const RandomModel model(SmallShape{}, 21);
+    const auto tokens = random_tokens(9, model.config().vocab_size, 22);
+    SequenceCache alone = model.new_cache(), healthy = model.new_cache(), broken = model.new_cache();
+    for (SequenceCache* cache : {&alone, &healthy, &broken}) {
+      run_chunks(backend.ctx(), model, *cache, {tokens.begin(), tokens.begin() + 8}, 8, StepMode::kPrefill);
+    }
+    static_cast<float*>(std::get<KdaState>(broken.view().layers[0]).recurrent)[5] = NAN;
+    const std::vector<TokenId> next = {tokens[8]};
+    const auto expected = run_batch(backend.ctx(), model, {&alone}, {next}, {StepMode::kDecode});
+    const auto rows =
+        run_batch(backend.ctx(), model, {&broken, &healthy}, {next, next}, {StepMode::kDecode, StepMode::kDecode});
+    EXPECT_TRUE(all_equal_bits(rows[1], expected[0]));
+    for (const float logit : rows[0]) EXPECT_TRUE(std::isnan(logit));
   });
 }
 

@@ -9,8 +9,9 @@
 //
 // Shapes     logits [T, E]; bias [E]; topk_ids, topk_weights [T, k], ids ascending, weights in the same order.
 // Numerics   f32; rows are independent.
-// Errors     kInvalidArgument on shape mismatch, k > E (or k > experts of the kept groups), E % G != 0, topk_group > G;
-//            kNonFinite when a score is NaN: an id is never made up from one.
+// Errors     kInvalidArgument on shape mismatch, k > E (or k > experts of the kept groups), E % G != 0, topk_group > G.
+//            A row with a score that is not finite harms nobody else: it gets experts 0..k−1 and NaN weights, so that
+//            its own output is NaN and the sampler refuses that sequence.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "base/cat.h"
 #include "kernels/backend_entries.h"
 
 namespace tandem::ref {
@@ -58,20 +57,25 @@ void mask_refused_groups(const RouterScratch& scratch, int64_t num_groups, int64
 
 }  // namespace
 
-Status router_select(const ExecContext& ctx, const RouterSelectArgs& a) {
+void router_select(const ExecContext& ctx, const RouterSelectArgs& a) {
   const int64_t E = a.logits.shape[1];
   const int64_t k = a.topk_ids.shape[1];
   const ArenaScope scope(ctx.arena);
   const RouterScratch scratch{ctx.arena.alloc<float>(E), ctx.arena.alloc<float>(E),
                               ctx.arena.alloc<float>(a.num_groups)};
   for (int64_t t = 0; t < a.logits.shape[0]; ++t) {
+    bool row_is_finite = true;
     for (int64_t e = 0; e < E; ++e) {
       scratch.score[e] = 1.f / (1.f + std::exp(-a.logits(t, e)));
       scratch.biased[e] = scratch.score[e] + a.bias(e);
-      if (!std::isfinite(scratch.biased[e])) {
-        return Status::non_finite(cat("router_select: the score of expert ", e, " for token ", t,
-                                      ": expected a number, found ", scratch.biased[e]));
+      row_is_finite = row_is_finite && std::isfinite(scratch.biased[e]);
+    }
+    if (!row_is_finite) {
+      for (int64_t j = 0; j < k; ++j) {
+        a.topk_ids(t, j) = static_cast<int32_t>(j);
+        a.topk_weights(t, j) = NAN;
       }
+      continue;
     }
     if (a.topk_group < a.num_groups) mask_refused_groups(scratch, a.num_groups, a.topk_group);
 
@@ -87,7 +91,6 @@ Status router_select(const ExecContext& ctx, const RouterSelectArgs& a) {
     const float divisor = a.renormalize && k > 1 ? total + 1e-20f : 1.f;
     for (int64_t j = 0; j < k; ++j) a.topk_weights(t, j) = scratch.score[a.topk_ids(t, j)] / divisor * a.scale;
   }
-  return Status::ok();
 }
 
 }  // namespace tandem::ref
