@@ -57,7 +57,7 @@ Numbers draw_numbers(ChatDraw& draw) {
   if (operation == Operation::kMinus && a < b) std::swap(a, b);
   if (operation == Operation::kTimes) {
     a = draw.between(2, 99);
-    b = draw.chance(60) ? draw.between(2, 9) : draw.between(10, 99);
+    b = draw.chance(75) ? draw.between(2, 9) : draw.between(10, 99);
     if (draw.chance(50)) std::swap(a, b);
   }
   // a + b and b + a are one item: knowing one is knowing the other.

@@ -33,7 +33,7 @@ std::optional<ThinkingEffort> draw_effort(ChatDraw& draw) {
 // Every octave from 8 on is equally likely.
 int64_t draw_gap(ChatDraw& draw, int64_t max_tokens) {
   if (max_tokens <= 8) return max_tokens;
-  const int octaves = static_cast<int>(std::bit_width(static_cast<uint64_t>(max_tokens / 8)));
+  const int octaves = static_cast<int>(std::bit_width(static_cast<uint64_t>((max_tokens - 1) / 8)));
   const int64_t low = int64_t{8} << draw.below(static_cast<uint64_t>(octaves));
   return draw.between(low, std::min(2 * low, max_tokens));
 }

@@ -27,8 +27,8 @@ class ChatGenerator {
  public:
   explicit ChatGenerator(ChatGeneratorOptions options) : options_(std::move(options)) {}
 
-  // `gap_tokens`: of kRecall and kMultiTurn, at least that long, and one sentence longer at most where the filler is
-  // the generator's own; unset: drawn.
+  // `gap_tokens`: of kRecall and kMultiTurn, how long the filler is at least; it is a sentence longer at most in each
+  // turn that it is spread over (four at most). Unset: drawn.
   ChatExample example(ChatFamily family, ChatSplit split, uint64_t index,
                       std::optional<int64_t> gap_tokens = std::nullopt) const;
 

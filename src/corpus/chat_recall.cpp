@@ -1,4 +1,6 @@
 // corpus/chat_recall.cpp: facts asked for at a distance, in one message or over many turns.
+#include <algorithm>
+
 #include "base/cat.h"
 #include "corpus/chat_family.h"
 
@@ -119,17 +121,19 @@ void make_recall(ChatContext& context, ChatExample& example) {
   std::vector<Message>& messages = example.request.messages;
   std::string statements;
   for (const Fact& fact : facts) statements += cat(statements.empty() ? "" : " ", fact.statement);
-  switch (draw.below(4)) {
+  const bool names_only = std::ranges::none_of(facts, [](const Fact& fact) { return fact.owner == "my"; });
+  // The system message has nothing that is "mine" to the user.
+  switch (draw.below(names_only ? 4 : 3)) {
     case 0:  // all in one message
       messages.push_back(
           user_message(cat(statements, "\n\n", filler_text(context, context.gap_tokens), "\n\n", asked.question)));
       break;
-    case 1:  // stated by the system message
+    case 3:  // stated by the system message
       messages.insert(messages.begin(), text_message(Role::kSystem, statements));
       if (messages.size() > 1) messages.erase(messages.begin() + 1);
       messages.push_back(user_message(cat(filler_text(context, context.gap_tokens), "\n\n", asked.question)));
       break;
-    case 2:  // stated in a first turn, with the gap in the second
+    case 1:  // stated in a first turn, with the gap in the second
       for (const Fact& fact : facts) add_fact_turn(context, example, fact);
       add_read_turn(context, example, context.gap_tokens);
       messages.push_back(user_message(asked.question));
@@ -160,14 +164,15 @@ void make_multi_turn(ChatContext& context, ChatExample& example) {
   add_sum_turn(context, example, first_sum);
   if (context.gap_tokens > 16) add_read_turn(context, example, context.gap_tokens);
   for (size_t i = 1; i < facts.size(); ++i) add_fact_turn(context, example, facts[i]);
-  if (draw.chance(50)) {
-    const Fact& early = facts[draw.below(facts.size())];
+  const size_t last = draw.below(facts.size());
+  if (draw.chance(50)) {  // about another fact than the last question
+    const Fact& early = facts[(last + 1) % facts.size()];
     messages.push_back(user_message(early.question));
     messages.push_back(assistant_message(fact_reasoning(context, early), early.answer));
   }
   example.gap_tokens = context.gap_tokens;
   if (asks_fact) {
-    const Fact& asked = facts[draw.below(facts.size())];
+    const Fact& asked = facts[last];
     messages.push_back(user_message(asked.question));
     example.reply = assistant_message(fact_reasoning(context, asked), asked.answer);
     example.answer = asked.value;

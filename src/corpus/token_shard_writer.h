@@ -28,6 +28,7 @@ class TokenShardWriter {
   // Writes the rest and gives the file its name. kInvalidArgument without a document. Call it once.
   Status finish();
 
+  LossMask mask() const { return mask_; }
   uint64_t num_tokens() const { return num_tokens_; }
   uint64_t num_documents() const { return document_ends_.size(); }
 
