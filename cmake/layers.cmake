@@ -1,6 +1,6 @@
 # The folder list of src/ in data-flow order and what each may include: the one place that states the layering.
 # tandem_add_folder() links by it and tools/check_layers.cmake checks every #include against it.
-set(TANDEM_FOLDERS base config tensor weights kernels cache plan model sample text engine)
+set(TANDEM_FOLDERS base config tensor weights kernels cache plan model sample text engine corpus train)
 
 set(TANDEM_DEPS_base "")
 set(TANDEM_DEPS_config base)
@@ -13,3 +13,6 @@ set(TANDEM_DEPS_model base config tensor kernels cache plan weights)
 set(TANDEM_DEPS_sample base config tensor)
 set(TANDEM_DEPS_text base)
 set(TANDEM_DEPS_engine base config tensor kernels cache plan weights model sample text)
+set(TANDEM_DEPS_corpus base config text weights tensor)
+# train links LibTorch and nothing that a GPU machine without Debian packages lacks.
+set(TANDEM_DEPS_train base config tensor weights text corpus)

@@ -1,0 +1,50 @@
+// train/modules/sequence_layout.h: where the documents of a packed batch lie, in the shapes that the mixers work on.
+//
+//   A batch is [T] rows holding documents one after the other; cu_seqlens are their N+1 boundaries. Nothing passes a
+//   boundary: KDA and the short convolution start from zero in each document, attention sees its own document only.
+//   KDA works on chunks of `chunk_size` rows, the last one of a document padded. Chunks are sorted by their number in
+//   the document, and within one number documents with more chunks come first, so that step i of the state recurrence
+//   is one slice of chunks and the documents that go on are a prefix of those before.
+//   Attention works on documents of similar length side by side, padded to the longest of their bucket.
+//   Threading: immutable once made; any thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tandem::train {
+
+struct DocumentBucket {
+  int64_t num_documents = 0;
+  int64_t length = 0;
+  at::Tensor rows;  // [num_documents · length] row of the batch, T where padded
+};
+
+struct SequenceLayout {
+  int64_t num_tokens = 0;
+  int64_t num_documents = 0;
+  at::Tensor position;  // [T] of the row in its document
+
+  int64_t chunk_size = 0;
+  std::vector<int64_t> active_documents;  // of step i: how many documents have more than i chunks
+  at::Tensor chunk_rows;                  // [chunks · chunk_size] row of the batch, T where padded
+  at::Tensor row_in_chunks;               // [T] the inverse
+  at::Tensor rank_of_document;            // [N] place in the order by falling chunk count
+  at::Tensor document_of_rank;            // [N]
+
+  std::vector<DocumentBucket> buckets;
+  at::Tensor row_in_buckets;  // [T] place in the concatenation of the buckets
+};
+
+// cu_seqlens: 0 first, not falling, the number of rows last. chunk_size: a power of two of at least 16.
+Result<SequenceLayout> make_sequence_layout(std::span<const int64_t> cu_seqlens, int64_t chunk_size, at::Device device);
+
+// x [T, …] at `rows`, zeros where rows is T: [rows, …].
+at::Tensor gather_padded(const at::Tensor& x, const at::Tensor& rows);
+
+}  // namespace tandem::train
