@@ -248,6 +248,32 @@ TEST_P(GradientModel, PackedIsSeparate) {
   }
 }
 
+// Running sublayers again in the backward pass changes no value, no gradient and not what the router reported.
+TEST_P(GradientModel, RecomputedIsKept) {
+  const TrainModel m = model();
+  const at::Tensor tokens = (at::arange(40, at::kLong) * 7).remainder(19);
+  const at::Tensor weights = random_leaf({40, 19}, 3).detach();
+  std::vector<at::Tensor> logits, gradients[2];
+  std::vector<Routing> routing[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const ForwardOptions options{.compute = at::kDouble, .recompute_sublayers = i == 1, .routing = &routing[i]};
+    logits.push_back(m.forward(tokens, packed({0, 21, 40}), options));
+    (logits.back() * weights).sum().backward();
+    for (const Parameter& p : m.parameters()) {
+      if (p.value.grad().defined()) gradients[i].push_back(p.value.grad());
+      p.value.mutable_grad() = at::Tensor();
+    }
+  }
+  EXPECT_TRUE(logits[0].equal(logits[1]));
+  ASSERT_EQ(gradients[0].size(), gradients[1].size());
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    const double scale = 1.0 + gradients[0][i].abs().max().item<double>();
+    EXPECT_LE((gradients[0][i] - gradients[1][i]).abs().max().item<double>(), 1e-11 * scale);
+  }
+  EXPECT_TRUE(routing[0].back().ids.equal(routing[1].back().ids));
+  EXPECT_TRUE(routing[0].back().scores.equal(routing[1].back().scores));
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, GradientModel, ::testing::Values("k3", "k3_full_attn_res", "kimi_linear"));
 
 }  // namespace

@@ -143,14 +143,15 @@ at::Tensor chunk_of(const at::Tensor& x, const SequenceLayout& layout) {  // [T,
 
 at::Tensor short_conv(const at::Tensor& x, const at::Tensor& weight, const SequenceLayout& layout) {
   const int64_t width = weight.size(-1);
-  const at::Tensor taps = weight.reshape({-1, width}).to(x.scalar_type());
-  at::Tensor sum = x * taps.select(1, width - 1);
+  const at::Tensor wide = widen(x);
+  const at::Tensor taps = weight.reshape({-1, width}).to(wide.scalar_type());
+  at::Tensor sum = wide * taps.select(1, width - 1);
   for (int64_t back = 1; back < std::min(width, x.size(0)); ++back) {
-    const at::Tensor earlier = at::constant_pad_nd(x.narrow(0, 0, x.size(0) - back), {0, 0, back, 0});
-    const at::Tensor inside = (layout.position >= back).to(x.scalar_type()).unsqueeze(1);
+    const at::Tensor earlier = at::constant_pad_nd(wide.narrow(0, 0, x.size(0) - back), {0, 0, back, 0});
+    const at::Tensor inside = (layout.position >= back).to(wide.scalar_type()).unsqueeze(1);
     sum = sum + earlier * inside * taps.select(1, width - 1 - back);
   }
-  return at::silu(sum);
+  return at::silu(sum).to(x.scalar_type());
 }
 
 at::Tensor kda_gate(const at::Tensor& z, const at::Tensor& a_log, const at::Tensor& dt_bias,

@@ -121,7 +121,7 @@ at::Tensor routed_experts(const ModelConfig& config, const ExpertStack& experts,
                                   .scatter(0, taken, at::arange(taken.size(0), taken.options()))
                                   .narrow(0, 0, tokens * k);
   const at::Tensor picked = at::cat(outputs).index_select(0, place_of).reshape({tokens, k, z.size(1)});
-  return at::bmm(routing.weights.to(z.scalar_type()).unsqueeze(1), picked).squeeze(1);
+  return at::bmm(routing.weights.unsqueeze(1), picked.to(routing.weights.scalar_type())).squeeze(1).to(z.scalar_type());
 }
 
 at::Tensor dense_mlp(const ModelConfig& config, const LayerParameters& weights, const at::Tensor& x) {

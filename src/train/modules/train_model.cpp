@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "base/cat.h"
 #include "train/modules/functional.h"
 #include "train/modules/kda.h"
 #include "train/modules/mla.h"
+#include "train/modules/recompute.h"
 #include "train/modules/residual.h"
 #include "train/modules/widen_tensor.h"
 #include "weights/init_values.h"
@@ -125,33 +127,50 @@ Result<TrainModel> TrainModel::load(const Checkpoint& checkpoint, const ModelCon
   return model;
 }
 
+at::Tensor TrainModel::attention(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
+                                 const SequenceLayout& layout) const {
+  const at::Tensor x = rms_norm(h, weights[TensorRole::kInputLayernorm], config_.rms_norm_eps);
+  return config_.kinds[static_cast<size_t>(layer)] == LayerKind::kKda ? kda_layer(config_, weights, x, layout)
+                                                                      : mla_layer(config_, weights, x, layout);
+}
+
+at::Tensor TrainModel::feed_forward(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
+                                    const MoeOptions& options) const {
+  const at::Tensor x = rms_norm(h, weights[TensorRole::kPostAttentionLayernorm], config_.rms_norm_eps);
+  return config_.is_moe(layer) ? moe_layer(config_, weights, x, options) : dense_mlp(config_, weights, x);
+}
+
 at::Tensor TrainModel::hidden(const at::Tensor& tokens, const SequenceLayout& layout,
                               const ForwardOptions& options) const {
   using Role = TensorRole;
-  const double eps = config_.rms_norm_eps;
   const LayerParameters& globals = layer_parameters(-1);
   if (options.routing != nullptr) {
     options.routing->assign(static_cast<size_t>(config_.num_hidden_layers), Routing{});
   }
+  const auto kept_layout = std::make_shared<const SequenceLayout>(layout);
+  const auto run = [&](const at::Tensor& h, const LayerParameters& weights, const Sublayer& sublayer) {
+    return options.recompute_sublayers ? recompute(sublayer, h, weights) : sublayer(h, weights);
+  };
   ResidualStream residual(config_, globals[Role::kEmbedTokens].index_select(0, tokens).to(options.compute));
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerParameters& weights = layer_parameters(l);
     at::Tensor h =
         residual.attention_input(l, weights[Role::kSelfAttentionResNorm], weights[Role::kSelfAttentionResProj]);
-    at::Tensor x = rms_norm(h, weights[Role::kInputLayernorm], eps);
-    residual.add(config_.kinds[static_cast<size_t>(l)] == LayerKind::kKda ? kda_layer(config_, weights, x, layout)
-                                                                          : mla_layer(config_, weights, x, layout));
+    residual.add(run(h, weights, [this, l, kept_layout](const at::Tensor& x, const LayerParameters& w) {
+      return attention(l, x, w, *kept_layout);
+    }));
     h = residual.mix(weights[Role::kMlpResNorm], weights[Role::kMlpResProj]);
-    x = rms_norm(h, weights[Role::kPostAttentionLayernorm], eps);
-    if (config_.is_moe(l)) {
-      Routing* routing = options.routing == nullptr ? nullptr : &(*options.routing)[static_cast<size_t>(l)];
-      residual.add(moe_layer(config_, weights, x, {.mxfp4_experts = options.mxfp4_experts, .routing = routing}));
-    } else {
-      residual.add(dense_mlp(config_, weights, x));
-    }
+    // Filled by the first run; the backward pass has no place of its own to write to.
+    auto routing = std::make_shared<Routing>();
+    residual.add(
+        run(h, weights,
+            [this, l, routing, quantised = options.mxfp4_experts](const at::Tensor& x, const LayerParameters& w) {
+              return feed_forward(l, x, w, {.mxfp4_experts = quantised, .routing = routing.get()});
+            }));
+    if (options.routing != nullptr) (*options.routing)[static_cast<size_t>(l)] = *routing;
   }
   return rms_norm(residual.mix(globals[Role::kOutputAttnResNorm], globals[Role::kOutputAttnResProj]),
-                  globals[Role::kFinalNorm], eps);
+                  globals[Role::kFinalNorm], config_.rms_norm_eps);
 }
 
 at::Tensor TrainModel::head(const at::Tensor& hidden_rows) const {

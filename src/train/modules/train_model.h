@@ -40,6 +40,7 @@ enum class InitStyle {
 struct ForwardOptions {
   at::ScalarType compute = at::kFloat;      // type of the activations; parameters are cast where they are used
   bool mxfp4_experts = false;               // routed experts as MXFP4, gradient straight through
+  bool recompute_sublayers = false;         // keep sublayer inputs alone for the backward pass
   std::vector<Routing>* routing = nullptr;  // receives one entry a layer; dense layers leave theirs empty
 };
 
@@ -62,6 +63,7 @@ class TrainModel {
   // [out, in], of A_log the valid entries.
   void for_each_released(FunctionRef<void(const ExpectedTensor&, const at::Tensor&)> visit) const;
 
+  // The model stays where it is until the backward pass is over.
   // tokens [T] int64, valid ids → hidden rows behind the final norm [T, D].
   at::Tensor hidden(const at::Tensor& tokens, const SequenceLayout& layout, const ForwardOptions& options) const;
   // hidden rows [n, D] → logits [n, vocab].
@@ -74,6 +76,11 @@ class TrainModel {
   explicit TrainModel(const ModelConfig& config) : config_(config) {}
   void allocate(at::ScalarType type, at::Device device);
   void set_requires_grad();
+  // Norm and attention, norm and feed-forward of a layer.
+  at::Tensor attention(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
+                       const SequenceLayout& layout) const;
+  at::Tensor feed_forward(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
+                          const MoeOptions& options) const;
   LayerParameters& scope(int64_t layer) { return scopes_[static_cast<size_t>(layer + 1)]; }
   // The part of its parameter that holds the released tensor.
   at::Tensor slice_of(const ExpectedTensor& tensor) const;
