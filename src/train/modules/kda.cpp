@@ -219,7 +219,7 @@ at::Tensor kda_layer(const ModelConfig& config, const LayerParameters& weights, 
                               ? project(x, weights[Role::kKdaGProj])
                               : project(project(x, weights[Role::kKdaGAProj]), weights[Role::kKdaGBProj]);
   const at::Tensor gated = rms_norm_gated(out, heads(gate), weights[Role::kKdaONorm], config.rms_norm_eps);
-  return project(gated.reshape({x.size(0), -1}), weights[Role::kKdaOProj]);
+  return project(gated.reshape({x.size(0), config.kda_projection_size()}), weights[Role::kKdaOProj]);
 }
 
 }  // namespace tandem::train

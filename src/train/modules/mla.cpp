@@ -68,7 +68,7 @@ at::Tensor mla_layer(const ModelConfig& config, const LayerParameters& weights, 
   const at::Tensor value = key_and_value.narrow(2, config.qk_nope_head_dim, config.v_head_dim);
   const double scale = 1.0 / std::sqrt(static_cast<double>(config.qk_head_dim()));
   at::Tensor out = causal_attention(query.reshape({rows, heads, config.qk_head_dim()}), key, value, scale, layout)
-                       .reshape({rows, -1});
+                       .reshape({rows, heads * config.v_head_dim});
   if (config.mla_use_output_gate) out = out * project(x, weights[Role::kMlaGProj]).sigmoid();
   return project(out, weights[Role::kMlaOProj]);
 }

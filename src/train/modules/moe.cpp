@@ -15,7 +15,7 @@ namespace {
 
 // b with −∞ in the groups that are refused: a group's score is the sum of its two largest.
 at::Tensor mask_refused_groups(const at::Tensor& biased, int64_t num_groups, int64_t topk_group) {
-  const at::Tensor groups = biased.reshape({biased.size(0), num_groups, -1});
+  const at::Tensor groups = biased.reshape({biased.size(0), num_groups, biased.size(1) / num_groups});
   const int64_t summed = std::min<int64_t>(2, groups.size(2));
   const at::Tensor score = std::get<0>(groups.topk(summed, 2)).sum(2);
   const at::Tensor order = std::get<1>(score.sort(/*stable=*/true, 1, /*descending=*/true));
