@@ -23,7 +23,9 @@ std::vector<std::string> guarded(const PreTokenizer& pre_tokenizer, std::string_
 TEST(PreTokenizer, Fixture) {
   const PreTokenizer pre_tokenizer;
   const Pattern pattern(pre_tokenizer_pattern());
-  for (const auto& entry : chat_fixture("pretokenizer_cases.json")["cases"]) {
+  const auto fixture = chat_fixture("pretokenizer_cases.json");
+  ASSERT_FALSE(fixture["cases"].empty());
+  for (const auto& entry : fixture["cases"]) {
     const std::string text = entry["text"];
     SCOPED_TRACE(text);
     const auto expected = entry["pieces"].get<std::vector<std::string>>();
