@@ -1,6 +1,7 @@
 // tests/app/cli.h: runs the built `tandem` as a child process, and the models the tests run it on.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,8 +9,8 @@
 namespace tandem::test {
 
 struct CliOptions {
-  std::string input;             // on standard input
-  std::string stdout_path;       // where standard output goes; empty: captured
+  std::string input = {};        // on standard input
+  std::string stdout_path = {};  // where standard output goes; empty: captured
   uint64_t file_size_limit = 0;  // bytes a written file may have; 0: none. Stands for a full disk
   int interrupt_after_ms = 0;    // SIGINT after that time; 0: never
 };

@@ -36,6 +36,12 @@ std::unique_ptr<LoadedModel> load(const std::string& dir, LoadOptions options = 
   return std::move(model).value();
 }
 
+LoadOptions with_context(int64_t tokens) {
+  LoadOptions options;
+  options.context = tokens;
+  return options;
+}
+
 GenerateRequest greedy(Ids prompt, int64_t max_tokens) {
   GenerateRequest request;
   request.prompt = std::move(prompt);
@@ -66,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Models, GenerateTest, ::testing::Values("k3-tiny", "kim
                          [](const auto& test) { return std::string(test.param) == "k3-tiny" ? "K3" : "KimiLinear"; });
 
 TEST_P(GenerateTest, RefusesWhatItCannotRun) {
-  const auto model = load(dir(), {.context = 8});
+  const auto model = load(dir(), with_context(8));
   const auto vocab = static_cast<int32_t>(model->config().vocab_size);
   Generator generator(*model);
   const auto refused = [&](const GenerateRequest& request, const std::string& words) {
@@ -93,7 +99,7 @@ TEST_P(GenerateTest, RefusesWhatItCannotRun) {
 }
 
 TEST_P(GenerateTest, TheContextEndsAGeneration) {
-  const auto model = load(dir(), {.context = static_cast<int64_t>(prompt_.size()) + 5});
+  const auto model = load(dir(), with_context(static_cast<int64_t>(prompt_.size()) + 5));
   Generator generator(*model);
   const auto result = run(generator, greedy(prompt_, 100));
   ASSERT_TRUE(result.is_ok()) << result.status().message();

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/cat.h"
+#include "base/check.h"
 #include "support/golden.h"
 
 namespace tandem::test {

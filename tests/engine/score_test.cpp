@@ -33,6 +33,12 @@ std::unique_ptr<LoadedModel> load_golden(LoadOptions options = {}) {
   return load(test::data_path("golden/k3-tiny"), options);
 }
 
+LoadOptions with_context(int64_t tokens) {
+  LoadOptions options;
+  options.context = tokens;
+  return options;
+}
+
 Result<ScoreResult> run(LoadedModel& model, const std::vector<ScorePrompt>& prompts, const ScoreOptions& options = {}) {
   return score(model, prompts, options, [](int64_t, int64_t) {});
 }
@@ -153,7 +159,7 @@ TEST(Score, ProgressReachesTheTotal) {
 }
 
 TEST(Score, NamesEveryPromptItCannotScore) {
-  const auto model = load_golden({.context = 4});
+  const auto model = load_golden(with_context(4));
   const auto result =
       run(*model, {{"long", ids({1, 2, 3, 4, 5})}, {"fits", ids({1, 2, 3, 4})}, {"far", ids({1, 384})}});
   ASSERT_FALSE(result.is_ok());

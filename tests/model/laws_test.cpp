@@ -13,6 +13,7 @@
 
 #include "base/cat.h"
 #include "model/random_model.h"
+#include "support/effort.h"
 
 namespace tandem {
 namespace {
@@ -29,7 +30,7 @@ using test::run_chunks;
 using test::run_rows;
 using test::SmallShape;
 
-constexpr uint64_t kNumShapes = 24;
+constexpr auto kNumShapes = static_cast<uint64_t>(test::effort(24));
 
 float logit_tolerance(std::span<const float> logits) { return 4e-5f * std::max(1.f, max_abs(logits)); }
 

@@ -154,7 +154,8 @@ void check_padding(BackendFixture& backend, const RandomModel& model, DType dtyp
 TEST(PaddedBatch, RealSequencesKeepEveryBit) {
   constexpr std::array<std::pair<int, int>, 5> kSizes = {{{1, 2}, {1, 4}, {3, 4}, {1, 8}, {5, 8}}};
   for_each_backend([&](BackendFixture& backend) {
-    for (size_t seed = 0; seed <= 4; ++seed) {
+    const size_t last_seed = backend.backend() == KernelBackend::kRef ? 1 : 4;
+    for (size_t seed = 0; seed <= last_seed; ++seed) {
       const SmallShape shape = seed == 0 ? SmallShape{} : random_shape(seed);
       SCOPED_TRACE(cat("seed ", seed, " ", shape.json()));
       const RandomModel model(shape, seed);

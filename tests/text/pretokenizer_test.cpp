@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "pretokenizer_oracle.h"
+#include "support/effort.h"
 #include "text_fixtures.h"
 
 namespace tandem::test {
@@ -136,7 +137,7 @@ TEST(PreTokenizer, RandomTextsAgreeWithPcre2) {
   const PreTokenizer pre_tokenizer;
   const Pattern pattern(pre_tokenizer_pattern());
   RandomText random(20260801);
-  for (int round = 0; round < 1'000'000; ++round) {
+  for (int round = 0; round < test::effort(1'000'000); ++round) {
     const std::string text = random.next(12);
     const auto expected = oracle_pieces(pattern, text);
     size_t at = 0;
