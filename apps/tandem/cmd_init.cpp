@@ -136,7 +136,6 @@ int run_init(InitFlags& flags) {
   if (!config.is_ok()) return report_error(config.status());
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, cancel_on_signal);
   flags.options.cancel = &cancelled;
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a write error like a full disk, not the end of the process
   const auto start = std::chrono::steady_clock::now();
   ThreadPool pool(resolve_num_threads(flags.common));
   ProgressLine progress;

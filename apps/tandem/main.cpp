@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -53,11 +54,11 @@ int main(int argc, char** argv) {
   tandem::app::register_init(app, exit_code);
   tandem::app::register_bench(app, exit_code);
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1])) return report_unknown(app, argv[1]);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a write error like a full disk, not the end of the process
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int cli_code = app.exit(error);
-    return cli_code == 0 ? tandem::app::kExitOk : tandem::app::kExitUsage;
+    exit_code = app.exit(error) == 0 ? tandem::app::kExitOk : tandem::app::kExitUsage;
   } catch (const std::bad_alloc&) {
     return fail("out of memory");
   } catch (const std::exception& error) {  // from the libraries: no more threads, a stream that cannot be written

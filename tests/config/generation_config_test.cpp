@@ -84,7 +84,7 @@ TEST_F(GenerationConfigFile, ADirectoryInItsPlaceIsAnError) {
   std::filesystem::create_directories(directory_ + "/generation_config.json");
   const auto config = load_generation_config(directory_);
   ASSERT_FALSE(config.is_ok());
-  EXPECT_THAT(config.status().message(), AllOf(HasSubstr(directory_), HasSubstr("expected a regular file")));
+  EXPECT_THAT(config.status().message(), AllOf(HasSubstr(directory_), HasSubstr("not a regular file")));
 }
 
 TEST(GenerationConfig, ReadsTheOtherFilters) {

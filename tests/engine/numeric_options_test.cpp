@@ -3,27 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
 #include "base/cat.h"
-#include "cache/sequence_cache.h"
 #include "engine/score.h"
-#include "kernels/attn_res/attn_res.h"
-#include "kernels/norm/norm.h"
-#include "model/layers/kda.h"
-#include "model/layers/latent_moe.h"
-#include "model/layers/mla.h"
-#include "model/layers/rows.h"
 #include "support/compare.h"
 #include "support/golden.h"
-#include "tensor/mxfp4.h"
 
 namespace tandem {
 namespace {
 
-using test::all_close;
 using test::all_equal_bits;
 using test::Golden;
 
@@ -39,11 +29,11 @@ std::unique_ptr<LoadedModel> load(const std::string& name, KernelBackend backend
   return std::move(model).value();
 }
 
-struct Run {
+struct Scored {
   std::vector<float> logits;                  // [T, V]
   std::vector<std::vector<int32_t>> experts;  // by token: the choices of all layers
 };
-using Runs = std::map<std::string, Run>;  // by prompt
+using ScoredPrompts = std::map<std::string, Scored>;  // by prompt
 
 // The reference backend is plain loops; it is given the short prompts only.
 std::vector<std::string> prompt_ids(KernelBackend backend) {
@@ -51,7 +41,7 @@ std::vector<std::string> prompt_ids(KernelBackend backend) {
   return {"p1", "p37", "p300"};
 }
 
-Runs run(LoadedModel& model, const Golden& golden, ScoreOptions options) {
+ScoredPrompts run(LoadedModel& model, const Golden& golden, ScoreOptions options) {
   std::vector<ScorePrompt> prompts;
   for (const std::string& id : prompt_ids(model.exec().kernels.backend)) {
     prompts.push_back({id, {}});
@@ -60,9 +50,9 @@ Runs run(LoadedModel& model, const Golden& golden, ScoreOptions options) {
   options.router = true;
   auto result = score(model, prompts, options, [](int64_t, int64_t) {});
   TANDEM_CHECK(result.is_ok(), result.status().message());
-  Runs runs;
+  ScoredPrompts runs;
   for (ScoreTensor& tensor : result.value().tensors) {
-    Run& of_prompt = runs[tensor.name.substr(0, tensor.name.find('.'))];
+    Scored& of_prompt = runs[tensor.name.substr(0, tensor.name.find('.'))];
     if (tensor.name.ends_with(".logits")) of_prompt.logits = std::get<std::vector<float>>(std::move(tensor.values));
     if (!tensor.name.ends_with(".router_idx")) continue;
     const auto& ids = std::get<std::vector<int32_t>>(tensor.values);
@@ -116,21 +106,37 @@ class NumericOptions : public ::testing::TestWithParam<std::tuple<std::string, K
   std::string name() const { return std::get<0>(GetParam()); }
   KernelBackend backend() const { return std::get<1>(GetParam()); }
 
-  Distance from_golden(const Run& actual, const std::string& prompt) const {
+  Distance from_golden(const Scored& actual, const std::string& prompt) const {
     const auto& expected = golden_[prompt + ".logits"];
     const std::span<const float> last = std::span(actual.logits).last(expected.f32.size());
     return distance(last, expected.f32, static_cast<size_t>(expected.shape[1]));
   }
 
+  // Tokens for which some layer chose other experts than the golden run; 0 without golden choices (p300).
+  int64_t rerouted(const Scored& actual, const std::string& prompt) const {
+    std::vector<std::vector<int32_t>> golden_experts(actual.experts.size());
+    for (const auto& [tensor, values] : golden_.tensors()) {
+      if (!tensor.starts_with(prompt + ".layer.") || !tensor.ends_with(".router_idx")) continue;
+      const auto k = static_cast<size_t>(values.shape[1]);
+      for (size_t i = 0; i < values.i32.size(); ++i) golden_experts[i / k].push_back(values.i32[i]);
+    }
+    int64_t count = 0;
+    for (size_t t = 0; t < golden_experts.size(); ++t) {
+      count += !golden_experts[t].empty() && golden_experts[t] != actual.experts[t] ? 1 : 0;
+    }
+    return count;
+  }
+
   // Not farther from the golden than `factor` times the released code's own bf16 run. KL grows with the square of the
   // logits' error, so its bound does. From `shows_from` tokens on the result is not that of an f32 run.
-  void expect_like_bf16(const Runs& runs, double factor, size_t shows_from) {
+  void expect_like_bf16(const ScoredPrompts& runs, double factor, size_t shows_from) {
     for (const auto& [prompt, actual] : runs) {
       SCOPED_TRACE(prompt);
       const Distance d = from_golden(actual, prompt);
       const Bf16Row& row = kBf16Rows.at(name()).at(prompt);
       RecordProperty(prompt + "_mean_abs", std::to_string(d.mean_abs));
       RecordProperty(prompt + "_kl", std::to_string(d.kl));
+      RecordProperty(prompt + "_rerouted", std::to_string(rerouted(actual, prompt)));
       EXPECT_LE(d.mean_abs, factor * row.mean_abs);
       EXPECT_LE(d.kl, factor * factor * row.kl);
       if (actual.experts.size() < shows_from) continue;
@@ -138,7 +144,7 @@ class NumericOptions : public ::testing::TestWithParam<std::tuple<std::string, K
     }
   }
 
-  static void expect_same_bits(const Runs& actual, const Runs& expected, const char* what) {
+  static void expect_same_bits(const ScoredPrompts& actual, const ScoredPrompts& expected, const char* what) {
     for (const auto& [prompt, run] : expected) {
       EXPECT_TRUE(all_equal_bits(actual.at(prompt).logits, run.logits)) << prompt << " " << what;
     }
@@ -148,10 +154,10 @@ class NumericOptions : public ::testing::TestWithParam<std::tuple<std::string, K
 };
 
 // Three times the released code's own distance: which near-ties of the router flip is chance, and one flip moves a
-// mean that much. The strict test of bf16 is layer by layer, below.
+// mean that much. The strict test of bf16 is layer by layer: bf16_layers_test.cpp.
 TEST_P(NumericOptions, Bf16Activations) {
   const auto model = load(name(), backend(), {.activation_dtype = DType::kBF16});
-  const Runs alone = run(*model, golden_, {});
+  const ScoredPrompts alone = run(*model, golden_, {});
   expect_like_bf16(alone, 3.0, 1);
   expect_same_bits(run(*model, golden_, {.batch = true}), alone, "in a batch");
   expect_same_bits(run(*model, golden_, {.prefill_chunk = 16, .batch = true}), alone, "in chunks on the KDA grid");
@@ -162,182 +168,11 @@ TEST_P(NumericOptions, Bf16Activations) {
 TEST_P(NumericOptions, Bf16Cache) {
   const auto model = load(name(), backend(), {}, DType::kBF16);
   for (ScoreOptions options : {ScoreOptions{.decode = true}, ScoreOptions{.prefill_chunk = 7}}) {
-    const Runs alone = run(*model, golden_, options);
+    const ScoredPrompts alone = run(*model, golden_, options);
     expect_like_bf16(alone, 1.0, 8);
     options.batch = true;
     expect_same_bits(run(*model, golden_, options), alone, "in a batch");
   }
-}
-
-// One layer at a time in bf16, each from golden inputs, so that no rounding of an earlier layer is carried on: the
-// stricter test that the README recommends. Prompt p37; golden sublayer outputs exist for its last 8 rows.
-class SingleLayers {
- public:
-  static constexpr int64_t kTokens = 37, kLast = 8;
-
-  SingleLayers(LoadedModel& model, const Golden& golden)
-      : model_(model), golden_(golden), cache_(model.cache_layout()) {
-    for (const int32_t token : golden["p37.ids"].i32) plan_.tokens.emplace_back(token);
-    plan_.sequences = {{.cache = 0, .num_tokens = kTokens, .captures = {}}};
-  }
-
-  // Attention of layer l on the whole prompt; the input is rebuilt from the golden running sums.
-  void check_attention(int64_t l) {
-    const LayerWeights& layer = model_.weights().layers[static_cast<size_t>(l)];
-    cache_.reset();
-    TANDEM_CHECK(cache_.reserve(kTokens).is_ok(), "reserve");
-    const std::array<SequenceCacheView, 1> views = {cache_.view()};
-    const StepContext step = context(plan_, views, nullptr);
-    const auto h = attention_input(step, l, layer.self_attention_res);
-    const MatrixView<float> x = normed(step, h, layer.input_layernorm);
-    const MatrixView<float> y = alloc_rows(step, kTokens, width());
-    const auto* kda = std::get_if<KdaLayerWeights>(&layer.attention);
-    const Status status = kda != nullptr ? kda_layer(step, l, *kda, x, y)
-                                         : mla_layer(step, l, std::get<MlaLayerWeights>(layer.attention), x, y);
-    ASSERT_TRUE(status.is_ok()) << status.message();
-    expect_rows(last(h), expected(l, "attn_in"), "attn_in");
-    expect_rows(last(y), expected(l, "attn_out"), "attn_out");
-  }
-
-  // MLP or MoE of layer l on the last 8 rows of its golden input. Returns how many tokens chose other experts.
-  int64_t check_feed_forward(int64_t l) {
-    const LayerWeights& layer = model_.weights().layers[static_cast<size_t>(l)];
-    StepPlan plan;
-    plan.tokens.assign(plan_.tokens.end() - kLast, plan_.tokens.end());
-    RouterSets chosen;
-    const StepContext step = context(plan, {}, &chosen);
-    const MatrixView<float> h = alloc_rows(step, kLast, width());
-    std::copy_n(expected(l, "mlp_in").begin(), kLast * width(), h.data);
-    EXPECT_TRUE(round_activations(step, h).is_ok());
-    const MatrixView<float> x = normed(step, h, layer.post_attention_layernorm);
-    const MatrixView<float> y = alloc_rows(step, kLast, width());
-    const auto* mlp = std::get_if<MlpWeights>(&layer.feed_forward);
-    const Status status = mlp != nullptr ? dense_mlp(step, *mlp, x, y)
-                                         : moe_layer(step, l, std::get<MoeLayerWeights>(layer.feed_forward), x, y);
-    EXPECT_TRUE(status.is_ok()) << status.message();
-    if (mlp != nullptr) {
-      expect_rows(last(y), expected(l, "mlp_out"), "mlp_out");
-      return 0;
-    }
-    return expect_routed_rows(l, chosen.ids, y);
-  }
-
- private:
-  struct RouterSets : StepObserver {
-    std::vector<std::vector<int32_t>> ids;  // by row, ascending
-    void on_router(int64_t, const MatrixView<const int32_t>& topk, const MatrixView<const float>&) override {
-      for (int64_t i = 0; i < topk.shape[0]; ++i) {
-        ids.emplace_back(topk.row(i), topk.row(i) + topk.shape[1]);
-        std::sort(ids.back().begin(), ids.back().end());
-      }
-    }
-  };
-
-  int64_t width() const { return model_.config().hidden_size; }
-  const std::vector<float>& expected(int64_t l, const char* what) const {
-    return golden_[cat("p37.layer.", l, ".", what, ".last8")].f32;
-  }
-  std::span<const float> last(const MatrixView<float>& rows) const {
-    return std::span(rows.data, static_cast<size_t>(rows.shape[0] * width()))
-        .last(static_cast<size_t>(kLast * width()));
-  }
-
-  StepContext context(const StepPlan& plan, std::span<const SequenceCacheView> caches, StepObserver* observer) const {
-    model_.exec().arena.reset();
-    return {.exec = model_.exec(),
-            .config = model_.config(),
-            .options = options_,
-            .plan = plan,
-            .caches = caches,
-            .observer = observer};
-  }
-
-  // The running sum after layer l of the golden run, −1: the embedding; rounded as a bf16 run holds it.
-  MatrixView<float> sum_after(const StepContext& step, int64_t l) const {
-    const MatrixView<float> rows = alloc_rows(step, kTokens, width());
-    if (l >= 0) {
-      std::copy_n(golden_[cat("p37.layer.", l, ".out")].f32.begin(), kTokens * width(), rows.data);
-    } else {
-      for (int64_t i = 0; i < kTokens; ++i) {
-        weight_row_to_f32(model_.weights().embed_tokens, plan_.tokens[static_cast<size_t>(i)].value,
-                          {rows.row(i), static_cast<size_t>(width())});
-      }
-    }
-    EXPECT_TRUE(round_activations(step, rows).is_ok());
-    return rows;
-  }
-
-  MatrixView<float> attention_input(const StepContext& step, int64_t l, const AttnResScoreWeight& weight) const {
-    if (l == 0 || step.config.attn_res_mode == AttnResMode::kNone) return sum_after(step, l - 1);
-    std::vector<MatrixView<const float>> sources;
-    for (int64_t first = 0; first < l; first += step.config.attn_res_block_size) {
-      sources.push_back(sum_after(step, first - 1));
-    }
-    sources.push_back(sum_after(step, l - 1));
-    const MatrixView<float> out = alloc_rows(step, kTokens, width());
-    const auto eps = static_cast<float>(step.config.rms_norm_eps);
-    EXPECT_TRUE(attn_res_mix(step.exec, {.sources = sources, .score_weight = as_vector(weight), .eps = eps, .out = out})
-                    .is_ok());
-    EXPECT_TRUE(round_activations(step, out).is_ok());
-    return out;
-  }
-
-  MatrixView<float> normed(const StepContext& step, const MatrixView<float>& h,
-                           const std::vector<float>& weight) const {
-    const MatrixView<float> out = alloc_rows(step, h.shape[0], width());
-    const auto eps = static_cast<float>(step.config.rms_norm_eps);
-    EXPECT_TRUE(rms_norm(step.exec, {.x = h, .weight = as_vector(weight), .eps = eps, .out = out}).is_ok());
-    EXPECT_TRUE(round_activations(step, out).is_ok());
-    return out;
-  }
-
-  // Within 2e-2 of the tensor's largest value (README), and rounded at all.
-  void expect_rows(std::span<const float> actual, std::span<const float> wanted, const char* what) const {
-    const float largest = test::max_abs(wanted);
-    EXPECT_TRUE(all_close(actual, wanted, 2e-2f * largest)) << what;
-  }
-
-  // Tokens with the golden choice of experts are held to expect_rows(); others must have had a near tie.
-  int64_t expect_routed_rows(int64_t l, const std::vector<std::vector<int32_t>>& chosen, const MatrixView<float>& y) {
-    constexpr float kNearTie = 5e-3f;  // scores move by about 2^-9 when their inputs are rounded to bf16
-    const auto& golden_ids = golden_[cat("p37.layer.", l, ".router_idx")];
-    const auto& gaps = golden_["p37.router_gap_min"].f32;
-    const auto k = golden_ids.shape[1];
-    std::vector<float> actual, wanted;
-    int64_t flipped = 0;
-    for (int64_t i = 0; i < kLast; ++i) {
-      const int32_t* ids = golden_ids.i32.data() + (kTokens - kLast + i) * k;
-      if (!std::equal(ids, ids + k, chosen[static_cast<size_t>(i)].begin())) {
-        EXPECT_LT(gaps[static_cast<size_t>(kTokens - kLast + i)], kNearTie) << "row " << i << " chose other experts";
-        ++flipped;
-        continue;
-      }
-      actual.insert(actual.end(), y.row(i), y.row(i) + width());
-      const float* row = expected(l, "mlp_out").data() + i * width();
-      wanted.insert(wanted.end(), row, row + width());
-    }
-    expect_rows(actual, wanted, "mlp_out");
-    return flipped;
-  }
-
-  LoadedModel& model_;
-  const Golden& golden_;
-  const ModelOptions options_ = {.activation_dtype = DType::kBF16};
-  SequenceCache cache_;
-  StepPlan plan_;
-};
-
-TEST_P(NumericOptions, Bf16LayerByLayerFromGoldenInputs) {
-  const auto model = load(name(), backend(), {.activation_dtype = DType::kBF16});
-  SingleLayers layers(*model, golden_);
-  int64_t flipped = 0;
-  for (int64_t l = 0; l < model->config().num_hidden_layers; ++l) {
-    SCOPED_TRACE(cat("layer ", l));
-    layers.check_attention(l);
-    flipped += layers.check_feed_forward(l);
-  }
-  RecordProperty("flipped", std::to_string(flipped));
-  EXPECT_LE(flipped, model->config().num_hidden_layers * SingleLayers::kLast / 20) << "near ties are rare";
 }
 
 // Rounding to 4 significant bits moves some tokens to other experts and with them everything that follows; the bound is
@@ -345,16 +180,16 @@ TEST_P(NumericOptions, Bf16LayerByLayerFromGoldenInputs) {
 TEST_P(NumericOptions, Mxfp8ExpertInputs) {
   const auto exact = load(name(), backend(), {});
   const auto rounded = load(name(), backend(), {.expert_act = ExpertAct::kMxfp8});
-  const Runs before = run(*exact, golden_, {}), after = run(*rounded, golden_, {});
+  const ScoredPrompts before = run(*exact, golden_, {}), after = run(*rounded, golden_, {});
   expect_same_bits(run(*rounded, golden_, {.batch = true}), after, "in a batch");
   const auto vocab = static_cast<size_t>(exact->config().vocab_size);
   for (const auto& [prompt, exact_run] : before) {
     SCOPED_TRACE(prompt);
-    const Run& rounded_run = after.at(prompt);
+    const Scored& rounded_run = after.at(prompt);
     std::vector<float> kept_before, kept_after;
     for (size_t t = 0; t < exact_run.experts.size(); ++t) {
       if (exact_run.experts[t] != rounded_run.experts[t]) continue;
-      const auto row = [&](const Run& r) { return std::span(r.logits).subspan(t * vocab, vocab); };
+      const auto row = [&](const Scored& r) { return std::span(r.logits).subspan(t * vocab, vocab); };
       kept_before.insert(kept_before.end(), row(exact_run).begin(), row(exact_run).end());
       kept_after.insert(kept_after.end(), row(rounded_run).begin(), row(rounded_run).end());
     }
@@ -364,15 +199,17 @@ TEST_P(NumericOptions, Mxfp8ExpertInputs) {
     RecordProperty(prompt + "_kept_kl", std::to_string(kept.kl));
     RecordProperty(prompt + "_kept", std::to_string(kept_after.size() / vocab));
     EXPECT_GT(all.mean_abs, 1e-3) << "the rounding must show";
-    EXPECT_LT(kept.kl, 0.05);
+    EXPECT_LT(kept_after.empty() ? all.kl : kept.kl, 0.05);
+    EXPECT_GE(kept_after.size() / vocab, exact_run.experts.size() / 3);
   }
 }
 
 // Two f32 backends differ in the last bits; where that crosses a boundary of E4M3 one input moves by up to 1/8.
 TEST_P(NumericOptions, Mxfp8BackendsAgree) {
+  if (backend() == KernelBackend::kRef) GTEST_SKIP() << "the reference itself";
   const auto vector = load(name(), backend(), {.expert_act = ExpertAct::kMxfp8});
   const auto reference = load(name(), KernelBackend::kRef, {.expert_act = ExpertAct::kMxfp8});
-  const Runs actual = run(*vector, golden_, {});
+  const ScoredPrompts actual = run(*vector, golden_, {});
   for (const auto& [prompt, expected] : run(*reference, golden_, {})) {
     const auto vocab = static_cast<size_t>(vector->config().vocab_size);
     const Distance d = distance(actual.at(prompt).logits, expected.logits, vocab);
