@@ -584,8 +584,7 @@ TEST(ModelConfigFiles, TroubleWithFilesNamesThem) {
   fs::create_directories(dir / "big");
   std::ofstream(dir / "big" / "config.json") << "{}";
   fs::resize_file(dir / "big" / "config.json", (uintmax_t{64} << 20) + 1);  // sparse
-  EXPECT_THAT(load_model_config((dir / "big").string()).status().message(),
-              HasSubstr("of at most 67108864 bytes"));
+  EXPECT_THAT(load_model_config((dir / "big").string()).status().message(), HasSubstr("of at most 67108864 bytes"));
   fs::remove_all(dir);
 }
 

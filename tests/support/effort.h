@@ -1,5 +1,5 @@
-// tests/support/effort.h: how much of a large random test to run. Sanitizers look for faults of memory, not of mathematics,
-// and make everything ten to fifty times slower: under them a tenth of the cases walks the same code.
+// tests/support/effort.h: how much of a large random test to run. Sanitizers look for faults of memory, not of
+// mathematics, and make everything ten to fifty times slower: under them a tenth of the cases walks the same code.
 #pragma once
 
 #include <cstdint>
