@@ -1,12 +1,14 @@
 // tandem bench: prefill and decode rates against this machine's ceilings, measured in the same run.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "command.h"
 #include "engine/bench.h"
 #include "engine/memory_info.h"
+#include "kernels/ceiling/ceiling.h"
 #include "model_flags.h"
 
 namespace tandem::app {
@@ -90,21 +92,21 @@ void register_bench(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Measure prefill and decode rates");
   add_model_flags(command, flags->model, flags->common);
   command->add_option("-p,--prompt-tokens", flags->options.prompt_tokens, "tokens of the prefill case; 0 skips it")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
   command->add_option("-n,--decode-tokens", flags->options.decode_tokens, "tokens of a decode case; 0 skips it")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
   command->add_option("--depth", flags->options.depths, "tokens already in the cache, one decode case each")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
   command->add_option("--repeat", flags->options.repeat, "runs of each case")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_option("--prefill-chunk", flags->options.prefill_chunk, "tokens of one prefill step")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--breakdown", flags->breakdown, "share of KDA, MLA, AttnRes, MoE, head …");
   command->footer("Example:\n  tandem bench models/k3-mini -p 512 -n 128 --depth 0,2048 --repeat 5 --breakdown");

@@ -1,7 +1,9 @@
 // tandem init: a valid random checkpoint from a config.json (weights/random_init.h).
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -14,6 +16,7 @@
 #include <string>
 
 #include "base/cat.h"
+#include "base/read_file.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "command.h"
@@ -58,15 +61,6 @@ std::optional<uint64_t> parse_size(std::string_view text) {
     if (suffix == unit.suffix && !__builtin_mul_overflow(number, unit.bytes, &bytes)) return bytes;
   }
   return std::nullopt;
-}
-
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    return Status::not_found(cat(path, ": cannot read the configuration: expected a JSON file"));
-  }
-  return std::move(text).str();
 }
 
 std::string gigabytes(uint64_t bytes) {
@@ -125,6 +119,10 @@ void print_report(const InitFlags& flags, const InitReport& report, double secon
               seconds);
 }
 
+std::atomic<bool> cancelled{false};  // a handler can reach nothing but a global
+static_assert(std::atomic<bool>::is_always_lock_free);
+void cancel_on_signal(int) { cancelled.store(true); }
+
 int run_init(InitFlags& flags) {
   if (!flags.shard_size.empty()) {
     flags.options.shard_bytes = parse_size(flags.shard_size);
@@ -134,9 +132,10 @@ int run_init(InitFlags& flags) {
       return kExitUsage;
     }
   }
-  const auto config = read_file(flags.config_path);
+  const auto config = read_file(flags.config_path, "a JSON configuration file");
   if (!config.is_ok()) return report_error(config.status());
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a write error like a full disk, not the end of the process
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, cancel_on_signal);
+  flags.options.cancel = &cancelled;
   const auto start = std::chrono::steady_clock::now();
   ThreadPool pool(resolve_num_threads(flags.common));
   ProgressLine progress;

@@ -1,6 +1,7 @@
 // tandem inspect: what a checkpoint is and whether it is whole, without reading a tensor.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 

@@ -2,6 +2,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <iterator>
 
@@ -22,7 +25,7 @@ struct RunFlags {
   SamplingFlags sampling;
   std::string prompt;
   bool has_prompt = false;
-  std::vector<int32_t> tokens;
+  std::string tokens;  // "1,2,3"
   bool has_tokens = false;
   bool chat = false;
   bool raw = false;
@@ -32,11 +35,27 @@ struct RunFlags {
   int64_t prefill_chunk = kDefaultPrefillChunk;
 };
 
+// Decimal ids separated by commas, nothing else.
+Result<std::vector<TokenId>> parse_token_list(std::string_view list) {
+  std::vector<TokenId> ids;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t comma = std::min(list.find(',', begin), list.size());
+    const std::string_view item = list.substr(begin, comma - begin);
+    TokenId id;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id.value);
+    if (error != std::errc() || end != item.data() + item.size()) {
+      return Status::invalid(
+          cat("--tokens: expected ids separated by commas, for example 1,2,3, found \"", item, "\""));
+    }
+    ids.push_back(id);
+    begin = comma + 1;
+  }
+  return ids;
+}
+
 Result<std::vector<TokenId>> prompt_tokens(const RunFlags& flags, const LoadedModel& model) {
   if (flags.has_tokens) {
-    std::vector<TokenId> ids;
-    for (const int32_t id : flags.tokens) ids.emplace_back(id);
-    return ids;
+    return parse_token_list(flags.tokens);
   }
   const Result<const Tokenizer*> tokenizer = model.tokenizer();
   if (!tokenizer.is_ok()) return tokenizer.status();
@@ -131,15 +150,15 @@ void register_run(CLI::App& app, int& exit_code) {
   add_model_flags(command, flags->model, flags->common);
   CLI::Option* prompt = command->add_option("PROMPT", flags->prompt, "text (default: standard input)");
   CLI::Option* tokens = command->add_option("--tokens", flags->tokens, "prompt as token ids: 1,2,3");
-  tokens->delimiter(',')->allow_extra_args(false)->excludes(prompt);
+  tokens->excludes(prompt);
   CLI::Option* chat = command->add_flag("--chat", flags->chat, "render the prompt as a user message of a chat");
   chat->excludes(tokens);
   command->add_flag("--raw", flags->raw, "continue the prompt as it is (the default with a prompt)")->excludes(chat);
   command->add_option("--max-tokens", flags->max_tokens, "tokens to generate at most")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_option("--prefill-chunk", flags->prefill_chunk, "prompt tokens of one step")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--ignore-eos", flags->ignore_eos, "generate past stop tokens");
   command->add_flag("--stats", flags->stats, "print TTFT, rates and peak memory on stderr");

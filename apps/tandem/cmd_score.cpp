@@ -2,12 +2,13 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/cat.h"
+#include "base/read_file.h"
 #include "command.h"
 #include "engine/score.h"
 #include "model_flags.h"
@@ -23,13 +24,6 @@ struct ScoreFlags {
   std::string input;
   std::string output;
 };
-
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) return Status::io(cat(path, ": cannot be read"));
-  return text.str();
-}
 
 Status write_output(const std::string& path, const std::vector<ScoreTensor>& tensors) {
   std::vector<TensorToWrite> to_write;
@@ -51,7 +45,12 @@ void print_result(const ScoreFlags& flags, const ScoreResult& result) {
       fmt::print("{}: {} tokens, negative log-likelihood {:.6f} over {} predictions\n", prompt.id, prompt.num_tokens,
                  prompt.negative_log_likelihood, prompt.num_scored);
     }
-    fmt::print("perplexity {:.6f}\nwrote {} tensors to {}\n", result.perplexity(), result.tensors.size(), flags.output);
+    if (std::isnan(result.perplexity())) {
+      fmt::print("perplexity: none, no token was predicted\n");
+    } else {
+      fmt::print("perplexity {:.6f}\n", result.perplexity());
+    }
+    fmt::print("wrote {} tensors to {}\n", result.tensors.size(), flags.output);
     return;
   }
   nlohmann::ordered_json document;
@@ -65,11 +64,28 @@ void print_result(const ScoreFlags& flags, const ScoreResult& result) {
   }
   document["output"] = flags.output;
   document["tensors"] = result.tensors.size();
-  fmt::print("{}\n", document.dump());
+  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+// The numbers must not replace what they were made from.
+Status check_output(const ScoreFlags& flags) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(flags.output, flags.input, error)) {
+    return Status::invalid(cat("--output ", flags.output, ": expected another file than --input"));
+  }
+  const fs::path folder = fs::absolute(fs::path(flags.output), error).parent_path();
+  if (fs::exists(flags.output, error) && fs::equivalent(folder, flags.model.model_dir, error)) {
+    return Status::invalid(
+        cat("--output ", flags.output, ": expected a file outside the model folder, or a new one in it"));
+  }
+  return Status::ok();
 }
 
 int run_score(const ScoreFlags& flags) {
-  const Result<std::string> text = read_file(flags.input);
+  const Status output = check_output(flags);
+  if (!output.is_ok()) return report_error(output);
+  const Result<std::string> text = read_file(flags.input, "a JSON file of prompts");
   if (!text.is_ok()) return report_error(text.status());
   const Result<std::vector<ScorePrompt>> prompts = parse_score_input(text.value(), flags.input);
   if (!prompts.is_ok()) return report_error(prompts.status());
@@ -96,7 +112,7 @@ void register_score(CLI::App& app, int& exit_code) {
   command->add_option("--input", flags->input, R"(JSON: {"prompts":[{"id":"a","tokens":[1,2,3]}]})")->required();
   command->add_option("--output", flags->output, "safetensors file to write")->required();
   command->add_option("--prefill-chunk", flags->options.prefill_chunk, "tokens of one step (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMaxCount));
   auto* decode = command->add_flag("--decode", flags->options.decode, "one token at a time, through the decode path");
   decode->excludes(command->get_option("--prefill-chunk"));
   command->add_flag("--batch", flags->options.batch, "all prompts in one step plan");

@@ -1,6 +1,7 @@
 // apps/tandem/cmd_tokenize.cpp: `tandem tokenize`: text ↔ ids by a checkpoint's own tokenizer files, and chat prompts.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
+#include "base/read_file.h"
 #include "command.h"
 #include "config/model_config.h"
 #include "text/chat_format.h"
@@ -44,11 +46,7 @@ std::string read_all(std::istream& in) {
 
 Result<std::string> read_input(const std::string& path) {
   if (path == "-") return read_all(std::cin);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Status::not_found(cat(path, ": expected a readable file with a JSON chat request"));
-  std::string contents = read_all(file);
-  if (file.bad()) return Status::io(cat(path, ": read failed"));
-  return contents;
+  return read_file(path, "a JSON chat request");
 }
 
 Result<std::vector<TokenId>> parse_ids(std::string_view list, const Tokenizer& tokenizer) {

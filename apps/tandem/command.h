@@ -4,16 +4,22 @@
 //   only; logs and errors go to stderr.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 
 #include "tandem/status.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::app {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
+
+inline constexpr int64_t kMaxCount = int64_t{1} << 40;  // of tokens or repeats on a command line
 
 struct CommonFlags {
   bool json = false;

@@ -1,7 +1,12 @@
 // apps/tandem/main.cpp: the command line: one binary, one subcommand a job.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -26,6 +31,12 @@ int report_unknown(const CLI::App& app, const std::string& name) {
   return tandem::app::kExitUsage;
 }
 
+// Printing must not throw here.
+int fail(const char* message) {
+  std::fprintf(stderr, "tandem: error: %s\n", message);
+  return tandem::app::kExitFailed;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -43,11 +54,17 @@ int main(int argc, char** argv) {
   tandem::app::register_init(app, exit_code);
   tandem::app::register_bench(app, exit_code);
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1])) return report_unknown(app, argv[1]);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a write error like a full disk, not the end of the process
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int cli_code = app.exit(error);
-    return cli_code == 0 ? tandem::app::kExitOk : tandem::app::kExitUsage;
+    exit_code = app.exit(error) == 0 ? tandem::app::kExitOk : tandem::app::kExitUsage;
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory");
+  } catch (const std::exception& error) {  // from the libraries: no more threads, a stream that cannot be written
+    return fail(error.what());
   }
+  // What could not be printed was not done.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("cannot write to standard output");
   return exit_code;
 }

@@ -1,6 +1,9 @@
 #include "model_flags.h"
 
-#include <fmt/core.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
 
 namespace tandem::app {
 
@@ -15,11 +18,28 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
   command->add_option("--expert-act", flags.expert_act, "f32 | mxfp8: inputs of the routed experts")
       ->check(CLI::IsMember({"f32", "mxfp8"}))
       ->capture_default_str();
-  command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)");
+  command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
+      ->check(CLI::Range(int64_t{1}, kMaxCount));
   add_common_flags(command, common);
 }
 
+namespace {
+
+// Logs go to stderr: stdout belongs to the command's result.
+void log_to_stderr() {
+  static const bool once = [] {
+    auto logger = std::make_shared<spdlog::logger>("tandem", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    logger->set_pattern("%n: %^%l%$: %v");
+    spdlog::set_default_logger(std::move(logger));
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common) {
+  log_to_stderr();
   LoadOptions options;
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.model.expert_act = flags.expert_act == "mxfp8" ? ExpertAct::kMxfp8 : ExpertAct::kF32;
@@ -31,7 +51,11 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.kernels = kernels.value();
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
-    fmt::print(stderr, "{}; {} threads\n", model.value()->exec().kernels.describe(), options.num_threads);
+    spdlog::info("{}; {} threads", model.value()->exec().kernels.describe(), options.num_threads);
+    const Status tokenizer = model.value()->tokenizer().status();
+    if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
+      spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());
+    }
   }
   return model;
 }

@@ -12,7 +12,8 @@
 namespace tandem::app {
 
 struct SamplingFlags {
-  std::optional<double> temperature, top_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
   SamplingParams params;  // the fields with a default of their own
   std::optional<uint64_t> seed;
   std::vector<std::string> logit_bias;  // "ID=BIAS"
@@ -20,7 +21,7 @@ struct SamplingFlags {
 
 void add_sampling_flags(CLI::App* command, SamplingFlags& flags);
 
-// temperature and top_p: the flag, else generation_config.json, else 1.0 and 0.95.
+// Each: the flag, else generation_config.json, else temperature 1.0, top_p 0.95 and the others off.
 Result<SamplingParams> resolve_sampling(const SamplingFlags& flags, const GenerationConfig& defaults);
 
 }  // namespace tandem::app

@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
+
+#include "base/check.h"
 
 namespace tandem {
 
@@ -22,6 +25,7 @@ class Arena {
   template <class T>
   std::span<T> alloc(int64_t count) {
     static_assert(std::is_trivially_destructible_v<T>);
+    TANDEM_CHECK(count >= 0 && count <= INT64_MAX / static_cast<int64_t>(sizeof(T)), "an arena allocation's size");
     return {static_cast<T*>(alloc_bytes(static_cast<size_t>(count) * sizeof(T))), static_cast<size_t>(count)};
   }
 

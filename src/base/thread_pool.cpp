@@ -53,7 +53,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_tasks(const Job& job, int thread) {
+void ThreadPool::run_tasks(const Job& job, int thread) noexcept {
   for (int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed); task < job.num_tasks;
        task = next_task_.fetch_add(1, std::memory_order_relaxed)) {
     (*job.body)(task, thread);
@@ -68,7 +68,7 @@ bool ThreadPool::try_join() {
   return false;
 }
 
-void ThreadPool::worker_loop(int thread) {
+void ThreadPool::worker_loop(int thread) noexcept {
   uint64_t seen = 0;
   while (true) {
     const auto is_news = [&] { return generation_.load(std::memory_order_acquire) != seen; };
@@ -86,7 +86,7 @@ void ThreadPool::worker_loop(int thread) {
   }
 }
 
-void ThreadPool::parallel_for(int64_t num_tasks, FunctionRef<void(int64_t, int)> body) {
+void ThreadPool::parallel_for(int64_t num_tasks, FunctionRef<void(int64_t, int)> body) noexcept {
   if (num_tasks <= 0) return;
   TANDEM_CHECK(!in_loop_.exchange(true, std::memory_order_acquire), "parallel_for from a task or from a second thread");
   if (workers_.empty() || num_tasks == 1) {
@@ -97,7 +97,7 @@ void ThreadPool::parallel_for(int64_t num_tasks, FunctionRef<void(int64_t, int)>
   in_loop_.store(false, std::memory_order_release);
 }
 
-void ThreadPool::run_team(int64_t num_tasks, FunctionRef<void(int64_t, int)>& body) {
+void ThreadPool::run_team(int64_t num_tasks, FunctionRef<void(int64_t, int)>& body) noexcept {
   job_ = Job{&body, num_tasks};
   next_task_.store(0, std::memory_order_relaxed);
   loop_.store(kOpen, std::memory_order_release);

@@ -31,7 +31,8 @@ class ThreadPool {
 
   // Runs body(task, thread) for every task in [0, num_tasks); returns when all have finished.
   // `thread` is in [0, num_threads()): an index for per-thread scratch.
-  void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task, int thread)> body);
+  // A body does not throw: an exception that reaches the pool ends the program.
+  void parallel_for(int64_t num_tasks, FunctionRef<void(int64_t task, int thread)> body) noexcept;
 
  private:
   struct Job {
@@ -39,9 +40,9 @@ class ThreadPool {
     int64_t num_tasks = 0;
   };
 
-  void run_team(int64_t num_tasks, FunctionRef<void(int64_t, int)>& body);
-  void worker_loop(int thread);
-  void run_tasks(const Job& job, int thread);
+  void run_team(int64_t num_tasks, FunctionRef<void(int64_t, int)>& body) noexcept;
+  void worker_loop(int thread) noexcept;
+  void run_tasks(const Job& job, int thread) noexcept;
 
   bool try_join();
 

@@ -21,12 +21,15 @@ struct CacheLayout {
 
   int64_t recurrent_elements() const { return kda_heads * kda_head_dim * kda_head_dim; }
   int64_t conv_elements() const { return conv_rows * conv_channels; }
-  int64_t state_bytes_per_layer() const { return (recurrent_elements() + conv_elements()) * dtype_size(dtype); }
-  int64_t page_bytes() const { return page_tokens * latent_width * dtype_size(dtype); }
+  int64_t recurrent_bytes() const { return recurrent_elements() * dtype_size(dtype); }
+  int64_t conv_bytes() const { return conv_elements() * dtype_size(dtype); }
+  int64_t state_bytes_per_layer() const { return recurrent_bytes() + conv_bytes(); }
+  int64_t latent_row_bytes() const { return latent_width * dtype_size(dtype); }
+  int64_t page_bytes() const { return page_tokens * latent_row_bytes(); }
   int64_t num_kda_layers() const;
   int64_t num_mla_layers() const;
   int64_t state_bytes() const { return num_kda_layers() * state_bytes_per_layer(); }  // one sequence, any length
-  int64_t latent_bytes_per_token() const { return num_mla_layers() * latent_width * dtype_size(dtype); }
+  int64_t latent_bytes_per_token() const { return num_mla_layers() * latent_row_bytes(); }
 };
 
 inline constexpr int64_t kDefaultPageTokens = 64;

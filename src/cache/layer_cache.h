@@ -20,13 +20,16 @@
 
 namespace tandem {
 
+// KdaState::position while a step rewrites the state; left behind by a step that failed on the way. No step accepts it.
+inline constexpr int64_t kStateInFlight = -1;
+
 // Memory of one KDA layer of one sequence, owned by whoever made the cache.
 struct KdaState {
   void* recurrent = nullptr;  // [H, K, V]
   void* conv = nullptr;       // [W−1, 3P]
   DType dtype = DType::kF32;
-  int64_t position = 0;        // tokens folded in
-  uint64_t state_version = 0;  // one more at every in-place advance or restore: a stale copy is refused by it
+  int64_t position = 0;        // tokens folded in, or kStateInFlight
+  uint64_t state_version = 0;  // one more at every in-place change: a copy that notes it can tell that it is stale
 };
 
 // Memory of one MLA layer of one sequence: a page table. Rows [0, length) are written.

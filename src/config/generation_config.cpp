@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/cat.h"
+#include "base/read_file.h"
 
 namespace tandem {
 namespace {
@@ -64,6 +65,21 @@ Result<GenerationConfig> parse_generation_config(std::string_view json_text, std
   std::string problems;
   read_number(root, "temperature", 2.0, config.temperature, origin, problems);
   read_number(root, "top_p", 1.0, config.top_p, origin, problems);
+  read_number(root, "min_p", 1.0, config.min_p, origin, problems);
+  read_number(root, "repetition_penalty", 10.0, config.repetition_penalty, origin, problems);
+  if (config.repetition_penalty == 0.0) {
+    add_problem(problems, origin, "repetition_penalty: expected a number above 0, found 0");
+  }
+  double top_k = 0.0;
+  read_number(root, "top_k", INT32_MAX, top_k, origin, problems);
+  config.top_k = static_cast<int32_t>(top_k);
+  if (config.top_k != top_k) add_problem(problems, origin, "top_k: expected a whole number");
+  if (const auto sample = root.find("do_sample"); sample != root.end() && !sample->is_null()) {
+    if (!sample->is_boolean())
+      add_problem(problems, origin, cat("do_sample: expected true or false, found ", shown(*sample)));
+    else if (!sample->get<bool>())
+      config.temperature = 0.0;
+  }
   if (const auto eos = root.find("eos_token_id"); eos != root.end() && !eos->is_null()) {
     if (eos->is_array()) {
       for (const Json& id : *eos) read_token_id(id, config.eos_token_ids, origin, problems);
@@ -77,18 +93,12 @@ Result<GenerationConfig> parse_generation_config(std::string_view json_text, std
 
 Result<GenerationConfig> load_generation_config(const std::string& model_dir) {
   const std::string path = model_dir + "/generation_config.json";
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) return GenerationConfig{};
-  if (status.type() != std::filesystem::file_type::regular) {
-    return Status::io(cat(path, ": expected a regular file", error ? cat(": ", error.message()) : std::string()));
+  const Result<std::string> text = read_file(path, "a generation configuration file");
+  if (!text.is_ok()) {
+    if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
+    return text.status();
   }
-  std::ifstream in(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in.is_open() || in.bad()) {
-    return Status::io(cat(path, ": cannot read: ", std::generic_category().message(errno)));
-  }
-  return parse_generation_config(text, path);
+  return parse_generation_config(text.value(), path);
 }
 
 }  // namespace tandem

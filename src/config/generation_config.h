@@ -1,7 +1,8 @@
 // config/generation_config.h: the sampling defaults and stop ids that a checkpoint states for itself.
 //
-//   generation_config.json: temperature (default 1.0), top_p (default 0.95), eos_token_id (a number or a list). Other
-//   fields are ignored. All problems of a file are reported in one Status, a line each.
+//   generation_config.json: temperature (default 1.0), top_p (default 0.95), top_k, min_p, repetition_penalty (default
+//   off), do_sample (false: greedy), eos_token_id (a number or a list). Other fields are ignored. All problems of a
+//   file are reported in one Status, a line each.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,9 @@ namespace tandem {
 struct GenerationConfig {
   double temperature = 1.0;            // [0, 2]
   double top_p = 0.95;                 // [0, 1]
+  int32_t top_k = 0;                   // 0: off
+  double min_p = 0.0;                  // [0, 1]
+  double repetition_penalty = 1.0;     // (0, 10]; 1 is off
   std::vector<int32_t> eos_token_ids;  // as listed, each once; empty: the file states none
 };
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
+#include "base/read_file.h"
 #include "config/json_fields.h"
 #include "config/model_config_parts.h"
 
@@ -186,25 +187,9 @@ Result<ModelConfig> parse_model_config(std::string_view json_text, std::string_v
 }
 
 Result<ModelConfig> load_model_config_file(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) return Status::not_found(cat(path, ": no such file"));
-  if (error) return Status::io(cat(path, ": ", error.message()));
-  if (!fs::is_regular_file(status)) return Status::invalid(cat(path, ": expected a regular file"));
-  const uintmax_t size = fs::file_size(path, error);
-  if (error) return Status::io(cat(path, ": ", error.message()));
-  if (size > kMaxFileBytes) {
-    return Status::invalid(cat(path, ": expected at most ", kMaxFileBytes, " bytes of configuration, found ", size));
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return Status::io(cat(path, ": cannot be opened: ", std::strerror(errno)));
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  if (in.gcount() != static_cast<std::streamsize>(size)) {
-    return Status::io(cat(path, ": read ", in.gcount(), " of ", size, " bytes"));
-  }
-  return parse_model_config(text, path);
+  const Result<std::string> text = read_file(path, "a configuration file", kMaxFileBytes);
+  if (!text.is_ok()) return text.status();
+  return parse_model_config(text.value(), path);
 }
 
 Result<ModelConfig> load_model_config(const std::string& model_dir) {

@@ -118,7 +118,9 @@ class Runner {
 void fill_rates(BenchCase& result, std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   const auto tokens = static_cast<double>(result.tokens);
-  result.tok_s = tokens / seconds[seconds.size() / 2];
+  const size_t middle = seconds.size() / 2;
+  const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
+  result.tok_s = tokens / median;
   result.min_tok_s = tokens / seconds.back();
   result.max_tok_s = tokens / seconds.front();
   result.read_gb_s = result.bytes_per_token * result.tok_s / 1e9;
@@ -136,7 +138,7 @@ Result<BenchCase> prefill_case(LoadedModel& model, const BenchOptions& options) 
   result.is_prefill = true;
   result.tokens = options.prompt_tokens;
   result.bytes_per_token = prefill_bytes_per_token(model, options.prompt_tokens, options.prefill_chunk);
-  result.flops_per_token = flops_per_token(model, static_cast<double>(options.prompt_tokens) / 2);
+  result.flops_per_token = prefill_flops_per_token(model, options.prompt_tokens, options.prefill_chunk);
   Runner runner(model, options.prefill_chunk);
   TANDEM_RETURN_IF_ERROR(runner.prefill(options.prompt_tokens, nullptr));  // warm: pages mapped, scratch grown
   std::vector<double> seconds;
@@ -156,7 +158,7 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
   result.depth = depth;
   const double mean_depth = static_cast<double>(depth) + static_cast<double>(options.decode_tokens) / 2;
   result.bytes_per_token = decode_bytes_per_token(model, mean_depth);
-  result.flops_per_token = flops_per_token(model, mean_depth);
+  result.flops_per_token = decode_flops_per_token(model, mean_depth);
   Runner runner(model, options.prefill_chunk);
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeat; ++i) {
@@ -202,23 +204,51 @@ double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t
   return total / static_cast<double>(tokens);
 }
 
-double flops_per_token(const LoadedModel& model, double depth) {
+namespace {
+
+// Everything but the attention of MLA: matrices, experts, and 7 operations an element of the KDA states.
+double attention_free_flops(const LoadedModel& model) {
   const ModelCost cost = model_cost(model);
   const ModelConfig& config = model.config();
-  const CacheLayout& layout = model.cache_layout();
-  const auto head_dim = static_cast<double>(config.kda_head_dim);
-  // KDA: decay, read, rank-1 update and read-out are 7 operations an element of the state. MLA, per key: 2·(qk + v).
-  const double kda = 7.0 * head_dim * head_dim * static_cast<double>(config.kda_num_heads * layout.num_kda_layers());
-  const double mla = 2.0 * depth * static_cast<double>(config.num_attention_heads * layout.num_mla_layers()) *
-                     static_cast<double>(config.qk_head_dim() + config.v_head_dim);
+  const double state = static_cast<double>(model.cache_layout().recurrent_elements());
   return cost.trunk.flops + cost.moe_layers * static_cast<double>(config.num_experts_per_token) * cost.expert_flops +
-         kda + mla;
+         7.0 * state * static_cast<double>(model.cache_layout().num_kda_layers());
+}
+
+double mla_heads(const LoadedModel& model) {  // over all layers
+  return static_cast<double>(model.config().num_attention_heads * model.cache_layout().num_mla_layers());
+}
+
+}  // namespace
+
+double decode_flops_per_token(const LoadedModel& model, double depth) {
+  const double pair = 2.0 * static_cast<double>(model.config().mla_latent_width() + model.config().kv_lora_rank);
+  return attention_free_flops(model) + depth * mla_heads(model) * pair;
+}
+
+double prefill_flops_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk) {
+  const ModelConfig& config = model.config();
+  const double pair = 2.0 * static_cast<double>(config.qk_head_dim() + config.v_head_dim);
+  const double rebuild = 2.0 * static_cast<double>(config.kv_lora_rank * (config.qk_nope_head_dim + config.v_head_dim));
+  double rebuilt = 0;  // tokens of earlier chunks, over all chunks
+  for (int64_t done = chunk; done < tokens; done += chunk) rebuilt += static_cast<double>(done);
+  const auto count = static_cast<double>(tokens);
+  return attention_free_flops(model) + mla_heads(model) * (pair * count / 2 + rebuild * rebuilt / count);
 }
 
 Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<void(const BenchCase&)> on_case) {
   if (options.repeat < 1) return Status::invalid(cat("repeat is ", options.repeat, ", expected at least 1"));
+  if (options.prefill_chunk < 1) {
+    return Status::invalid(cat("prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1"));
+  }
   int64_t longest = options.prompt_tokens;
-  for (const int64_t depth : options.depths) longest = std::max(longest, depth + options.decode_tokens);
+  for (const int64_t depth : options.depths) {
+    int64_t length = 0;
+    if (depth < 0 || __builtin_add_overflow(depth, options.decode_tokens, &length)) {
+      return Status::invalid(cat("depth is ", depth, ", expected a number of tokens"));
+    }
+    longest = std::max(longest, length);
+  }
   if (longest > model.context_limit()) {
     return Status::invalid(
         cat("the longest case has ", longest, " tokens and the context holds ", model.context_limit()));

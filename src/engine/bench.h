@@ -7,7 +7,6 @@
 #include "base/function_ref.h"
 #include "base/result.h"
 #include "engine/loaded_model.h"
-#include "kernels/ceiling/ceiling.h"
 
 namespace tandem {
 
@@ -37,7 +36,10 @@ struct BenchCase {
 // prefill whose steps are `chunk` tokens (weights are read once a step; experts as many as are expected distinct).
 double decode_bytes_per_token(const LoadedModel& model, double depth);
 double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk);
-double flops_per_token(const LoadedModel& model, double depth);
+// A (query, key) pair of MLA costs what its form computes: absorbed in decode, expanded in prefill, where the keys and
+// values of earlier chunks are rebuilt in every chunk.
+double decode_flops_per_token(const LoadedModel& model, double depth);
+double prefill_flops_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk);
 
 // Cases in order: prefill, then a decode for each depth. Random tokens from a fixed seed.
 Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<void(const BenchCase&)> on_case);

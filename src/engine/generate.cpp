@@ -10,6 +10,7 @@ namespace tandem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
@@ -49,7 +50,13 @@ int64_t Generator::reusable_prefix(const std::vector<TokenId>& prompt) const {
 }
 
 Result<std::span<const float>> Generator::step(std::span<const TokenId> tokens, StepMode mode) {
-  TANDEM_RETURN_IF_ERROR(cache_.reserve(cache_.length() + static_cast<int64_t>(tokens.size())));
+  const int64_t needed = cache_.length() + static_cast<int64_t>(tokens.size());
+  if (needed > reserved_tokens_) {
+    // Half as much again: a long generation grows its page tables a few times, not at every page.
+    const int64_t wanted = std::min(model_.context_limit(), needed + needed / 2 + kDefaultPageTokens);
+    TANDEM_RETURN_IF_ERROR(cache_.reserve(std::max(needed, wanted)));
+    reserved_tokens_ = std::max(needed, wanted);
+  }
   plan_.tokens.assign(tokens.begin(), tokens.end());
   plan_.sequences.resize(1);
   plan_.sequences[0] = SequenceStep{.cache = 0,
@@ -76,59 +83,64 @@ Result<GenerateResult> Generator::run(const GenerateRequest& request, FunctionRe
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
   result.cached_tokens = reusable_prefix(request.prompt);
-  if (result.cached_tokens == 0) {
-    cache_.reset();
-    cached_.clear();
+  if (result.cached_tokens == 0) forget();
+  Result<std::span<const float>> logits = prefill(request, result.cached_tokens);
+  Status status = logits.status();
+  if (logits.is_ok()) {
+    result.timings.prefill_seconds = seconds_since(start);
+    status = decode(request, sampler, logits.value(), on_token, start, result);
   }
-  // A step that fails leaves the cache unusable; the next call must start from an empty one.
-  const auto run_step = [&](std::span<const TokenId> tokens, StepMode mode) {
-    Result<std::span<const float>> logits = step(tokens, mode);
-    if (!logits.is_ok()) {
-      cache_.reset();
-      cached_.clear();
-    }
-    return logits;
-  };
+  if (!status.is_ok()) {
+    forget();  // a failed step, or logits that are not finite: what the cache holds must not be continued from
+    return status;
+  }
+  result.timings.decode_seconds = seconds_since(start) - result.timings.time_to_first_token_seconds;
+  return result;
+}
 
-  std::span<const float> logits;
+void Generator::forget() {
+  cache_.reset();
+  cached_.clear();
+}
+
+Result<std::span<const float>> Generator::prefill(const GenerateRequest& request, int64_t begin) {
   const std::span<const TokenId> prompt(request.prompt);
-  for (size_t begin = static_cast<size_t>(result.cached_tokens); begin < prompt.size();) {
+  while (true) {
     // Chunks end on the grid anchored at token 0, so that the split does not depend on where the cache ended.
-    const auto chunk = static_cast<size_t>(request.prefill_chunk);
-    const size_t end = std::min(prompt.size(), (begin / chunk + 1) * chunk);
-    const Result<std::span<const float>> chunk_logits =
-        run_step(prompt.subspan(begin, end - begin), StepMode::kPrefill);
-    if (!chunk_logits.is_ok()) return chunk_logits.status();
-    logits = chunk_logits.value();
+    const int64_t end =
+        std::min(static_cast<int64_t>(prompt.size()), (begin / request.prefill_chunk + 1) * request.prefill_chunk);
+    Result<std::span<const float>> logits =
+        step(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), StepMode::kPrefill);
+    if (!logits.is_ok() || end == static_cast<int64_t>(prompt.size())) return logits;
     begin = end;
   }
-  result.timings.prefill_seconds = seconds_since(start);
+}
 
+Status Generator::decode(const GenerateRequest& request, Sampler& sampler, std::span<const float> logits,
+                         FunctionRef<bool(TokenId)> on_token, Clock::time_point start, GenerateResult& result) {
+  const auto is_stop = [&](TokenId token) {
+    return !request.ignore_eos &&
+           std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
+  };
+  result.finish_reason = FinishReason::kStop;
   while (true) {
     const Result<TokenId> token = sampler.sample(logits, scratch_);
     if (!token.is_ok()) return token.status();
     if (result.tokens.empty()) result.timings.time_to_first_token_seconds = seconds_since(start);
-    const bool is_stop =
-        std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token.value()) != request.stop_tokens.end();
-    if (is_stop && !request.ignore_eos) {
-      result.finish_reason = FinishReason::kStop;
-      break;
-    }
+    if (is_stop(token.value())) return Status::ok();
     sampler.accept(token.value());
     result.tokens.push_back(token.value());
-    if (!on_token(token.value())) {
-      result.finish_reason = FinishReason::kStop;
-      break;
+    if (!on_token(token.value())) return Status::ok();
+    const bool is_full = cache_.length() + 1 >= model_.context_limit();  // no room for this token and a next one
+    if (is_full || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens) {
+      result.finish_reason = FinishReason::kLength;
+      return Status::ok();
     }
-    if (static_cast<int64_t>(result.tokens.size()) >= request.max_tokens) break;
-    if (cache_.length() + 1 >= model_.context_limit()) break;  // the next token would have no room for its successor
     const std::array<TokenId, 1> next = {token.value()};
-    const Result<std::span<const float>> next_logits = run_step(next, StepMode::kDecode);
+    const Result<std::span<const float>> next_logits = step(next, StepMode::kDecode);
     if (!next_logits.is_ok()) return next_logits.status();
     logits = next_logits.value();
   }
-  result.timings.decode_seconds = seconds_since(start) - result.timings.time_to_first_token_seconds;
-  return result;
 }
 
 }  // namespace tandem

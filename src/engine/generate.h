@@ -5,6 +5,7 @@
 //   Threading: engine thread only.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -56,12 +57,19 @@ class Generator {
  private:
   Status check(const GenerateRequest& request) const;
   int64_t reusable_prefix(const std::vector<TokenId>& prompt) const;
+  void forget();  // an empty cache
+  // The prompt from token `begin` on; the last row's logits.
+  Result<std::span<const float>> prefill(const GenerateRequest& request, int64_t begin);
+  Status decode(const GenerateRequest& request, Sampler& sampler, std::span<const float> logits,
+                FunctionRef<bool(TokenId)> on_token, std::chrono::steady_clock::time_point start,
+                GenerateResult& result);
   // Runs `tokens` as one step and returns the last row's logits.
   Result<std::span<const float>> step(std::span<const TokenId> tokens, StepMode mode);
 
   LoadedModel& model_;
   SequenceCache cache_;
   std::vector<TokenId> cached_;  // the tokens that cache_ holds
+  int64_t reserved_tokens_ = 0;  // room in cache_
   StepPlan plan_;
   SamplerScratch scratch_;
 };

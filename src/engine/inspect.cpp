@@ -39,21 +39,6 @@ CheckpointReport released_report(const ModelConfig& config) {
 
 }  // namespace
 
-CacheShapes cache_shapes(const ModelConfig& config) {
-  CacheShapes shapes;
-  shapes.kda_layers = config.num_layers_of(LayerKind::kKda);
-  if (shapes.kda_layers > 0) {
-    shapes.kda_heads = config.kda_num_heads;
-    shapes.kda_key_dim = config.kda_head_dim;
-    shapes.kda_value_dim = config.kda_head_dim;
-    shapes.conv_channels = 3 * config.kda_projection_size();
-    shapes.conv_history = config.short_conv_kernel_size - 1;
-  }
-  shapes.mla_layers = config.num_layers_of(LayerKind::kMla);
-  if (shapes.mla_layers > 0) shapes.mla_latent_width = config.mla_latent_width();
-  return shapes;
-}
-
 Result<InspectReport> inspect_model(const std::string& model) {
   std::error_code error;
   const bool bare_config = std::filesystem::is_regular_file(model, error);
@@ -62,7 +47,7 @@ Result<InspectReport> inspect_model(const std::string& model) {
   InspectReport report;
   report.model = model;
   report.config = std::move(config).value();
-  report.cache = cache_shapes(report.config);
+  report.cache = make_cache_layout(report.config, DType::kF32);
   if (bare_config) {
     report.tensors = released_report(report.config);
     for (const TensorTotals& totals : report.tensors.by_group) {

@@ -8,36 +8,18 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cache/cache_layout.h"
 #include "config/model_config.h"
 #include "weights/checkpoint_check.h"
 
 namespace tandem {
-
-// A kind of layer's memory for one sequence, f32 at rest; zeros when the model has no such layer.
-struct CacheShapes {
-  int64_t kda_layers = 0;
-  int64_t kda_heads = 0;
-  int64_t kda_key_dim = 0;
-  int64_t kda_value_dim = 0;
-  int64_t conv_channels = 0;  // 3P: the q, k and v streams
-  int64_t conv_history = 0;   // W − 1 tokens
-  int64_t mla_layers = 0;
-  int64_t mla_latent_width = 0;
-
-  int64_t recurrent_bytes_per_layer() const { return kda_heads * kda_key_dim * kda_value_dim * 4; }
-  int64_t conv_bytes_per_layer() const { return conv_channels * conv_history * 4; }
-  int64_t latent_bytes_per_token_per_layer() const { return mla_latent_width * 4; }
-  int64_t bytes_per_sequence() const { return kda_layers * (recurrent_bytes_per_layer() + conv_bytes_per_layer()); }
-  int64_t bytes_per_token() const { return mla_layers * latent_bytes_per_token_per_layer(); }
-};
-CacheShapes cache_shapes(const ModelConfig& config);
 
 struct InspectReport {
   std::string model;  // as asked for
   bool has_checkpoint = false;
   int64_t num_shards = 0;
   ModelConfig config;
-  CacheShapes cache;
+  CacheLayout cache;  // of one sequence, f32
   int64_t num_tensors = 0;
   uint64_t total_bytes = 0;
   CheckpointReport tensors;  // of a bare config.json: as released, nothing missing

@@ -104,18 +104,18 @@ void put_layer_map(Lines& out, const ModelConfig& c) {
   }
 }
 
-void put_cache(Lines& out, const CacheShapes& cache) {
-  if (cache.kda_layers > 0) {
-    out.row("cache, a KDA layer", "recurrent [", cache.kda_heads, ", ", cache.kda_key_dim, ", ", cache.kda_value_dim,
-            "] f32 ", grouped(cache.recurrent_bytes_per_layer()), " bytes; conv [", cache.conv_channels, ", ",
-            cache.conv_history, "] f32 ", grouped(cache.conv_bytes_per_layer()), " bytes");
+void put_cache(Lines& out, const CacheLayout& cache) {
+  if (cache.num_kda_layers() > 0) {
+    out.row("cache, a KDA layer", "recurrent [", cache.kda_heads, ", ", cache.kda_head_dim, ", ", cache.kda_head_dim,
+            "] f32 ", grouped(cache.recurrent_bytes()), " bytes; conv [", cache.conv_channels, ", ", cache.conv_rows,
+            "] f32 ", grouped(cache.conv_bytes()), " bytes");
   }
-  if (cache.mla_layers > 0) {
-    out.row("cache, an MLA layer", "latent [", cache.mla_latent_width, "] f32 a token, ",
-            grouped(cache.latent_bytes_per_token_per_layer()), " bytes");
+  if (cache.num_mla_layers() > 0) {
+    out.row("cache, an MLA layer", "latent [", cache.latent_width, "] f32 a token, ", grouped(cache.latent_row_bytes()),
+            " bytes");
   }
-  out.row("cache, all layers", grouped(cache.bytes_per_sequence()), " bytes a sequence + ",
-          grouped(cache.bytes_per_token()), " bytes a token");
+  out.row("cache, all layers", grouped(cache.state_bytes()), " bytes a sequence + ",
+          grouped(cache.latent_bytes_per_token()), " bytes a token");
 }
 
 void put_totals(Lines& out, const InspectReport& report) {
@@ -172,38 +172,38 @@ Json shapes_json(const ModelConfig& c) {
 
 Json layers_json(const InspectReport& report) {
   const ModelConfig& c = report.config;
-  const CacheShapes& cache = report.cache;
+  const CacheLayout& cache = report.cache;
   Json layers = Json::array();
   for (int64_t l = 0; l < c.num_hidden_layers; ++l) {
     const bool kda = c.kinds[static_cast<size_t>(l)] == LayerKind::kKda;
     Json layer = {{"layer", l}, {"attention", kda ? "kda" : "mla"}, {"feed_forward", c.is_moe(l) ? "moe" : "dense"}};
     if (kda) {
-      layer["recurrent"] = {cache.kda_heads, cache.kda_key_dim, cache.kda_value_dim};
-      layer["conv"] = {cache.conv_channels, cache.conv_history};
+      layer["recurrent"] = {cache.kda_heads, cache.kda_head_dim, cache.kda_head_dim};
+      layer["conv"] = {cache.conv_channels, cache.conv_rows};
     } else {
-      layer["latent"] = {cache.mla_latent_width};
+      layer["latent"] = {cache.latent_width};
     }
     layers.push_back(std::move(layer));
   }
   return layers;
 }
 
-Json cache_json(const CacheShapes& cache) {
+Json cache_json(const CacheLayout& cache) {
   Json out = {{"dtype", "F32"}, {"kda", nullptr}, {"mla", nullptr}};
-  if (cache.kda_layers > 0) {
-    out["kda"] = {{"layers", cache.kda_layers},
-                  {"recurrent", {cache.kda_heads, cache.kda_key_dim, cache.kda_value_dim}},
-                  {"conv", {cache.conv_channels, cache.conv_history}},
-                  {"recurrent_bytes", cache.recurrent_bytes_per_layer()},
-                  {"conv_bytes", cache.conv_bytes_per_layer()}};
+  if (cache.num_kda_layers() > 0) {
+    out["kda"] = {{"layers", cache.num_kda_layers()},
+                  {"recurrent", {cache.kda_heads, cache.kda_head_dim, cache.kda_head_dim}},
+                  {"conv", {cache.conv_channels, cache.conv_rows}},
+                  {"recurrent_bytes", cache.recurrent_bytes()},
+                  {"conv_bytes", cache.conv_bytes()}};
   }
-  if (cache.mla_layers > 0) {
-    out["mla"] = {{"layers", cache.mla_layers},
-                  {"latent_width", cache.mla_latent_width},
-                  {"bytes_per_token", cache.latent_bytes_per_token_per_layer()}};
+  if (cache.num_mla_layers() > 0) {
+    out["mla"] = {{"layers", cache.num_mla_layers()},
+                  {"latent_width", cache.latent_width},
+                  {"bytes_per_token", cache.latent_row_bytes()}};
   }
-  out["bytes_per_sequence"] = cache.bytes_per_sequence();
-  out["bytes_per_token"] = cache.bytes_per_token();
+  out["bytes_per_sequence"] = cache.state_bytes();
+  out["bytes_per_token"] = cache.latent_bytes_per_token();
   return out;
 }
 

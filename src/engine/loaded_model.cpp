@@ -50,6 +50,12 @@ Status LoadedModel::bind(const LoadOptions& options) {
   Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_);
   if (!weights.is_ok()) return weights.status();
   weights_ = std::move(weights).value();
+  for (const LayerWeights& layer : weights_.layers) {
+    if (const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward)) {
+      TANDEM_RETURN_IF_ERROR(
+          check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
+    }
+  }
   Result<GenerationConfig> generation = load_generation_config(dir_);
   if (!generation.is_ok()) return generation.status();
   generation_config_ = std::move(generation).value();

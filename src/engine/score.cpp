@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "cache/sequence_cache.h"
+#include "tensor/stored_floats.h"
 
 namespace tandem {
 namespace {
@@ -99,14 +100,11 @@ class Recorder : public StepObserver {
   std::vector<Progress*> running_;
 };
 
-float load_element(const void* data, DType dtype, int64_t i) {
-  return dtype == DType::kF32 ? static_cast<const float*>(data)[i] : to_f32(static_cast<const bf16*>(data)[i]);
-}
-
 void record_kda_state(const CacheLayout& layout, const KdaState& state, const std::string& prefix, Output& output) {
   float* recurrent = output.f32(prefix + ".kda_state", {layout.kda_heads, layout.kda_head_dim, layout.kda_head_dim});
-  for (int64_t i = 0; i < layout.recurrent_elements(); ++i)
-    recurrent[i] = load_element(state.recurrent, state.dtype, i);
+  load_floats(state.recurrent, state.dtype, {recurrent, static_cast<size_t>(layout.recurrent_elements())});
+  std::vector<float> rows(static_cast<size_t>(layout.conv_elements()));
+  load_floats(state.conv, state.dtype, rows);
   const int64_t channels = layout.conv_channels / 3;
   const char* const streams[] = {".conv_q", ".conv_k", ".conv_v"};
   for (int64_t stream = 0; stream < 3; ++stream) {
@@ -114,20 +112,19 @@ void record_kda_state(const CacheLayout& layout, const KdaState& state, const st
     float* conv = output.f32(prefix + streams[stream], {channels, layout.conv_rows});
     for (int64_t c = 0; c < channels; ++c) {
       for (int64_t t = 0; t < layout.conv_rows; ++t) {
-        conv[c * layout.conv_rows + t] =
-            load_element(state.conv, state.dtype, t * layout.conv_channels + stream * channels + c);
+        conv[c * layout.conv_rows + t] = rows[static_cast<size_t>(t * layout.conv_channels + stream * channels + c)];
       }
     }
   }
 }
 
 void record_mla_latent(const CacheLayout& layout, const MlaLatent& latent, const std::string& prefix, Output& output) {
-  float* out = output.f32(prefix + ".mla_latent", {latent.length, layout.latent_width});
+  const int64_t width = layout.latent_width;
+  float* out = output.f32(prefix + ".mla_latent", {latent.length, width});
   for (int64_t t = 0; t < latent.length; ++t) {
     const std::byte* row = latent.pages[static_cast<size_t>(t / latent.page_tokens)] +
-                           t % latent.page_tokens * layout.latent_width * dtype_size(latent.dtype);
-    for (int64_t c = 0; c < layout.latent_width; ++c)
-      out[t * layout.latent_width + c] = load_element(row, latent.dtype, c);
+                           t % latent.page_tokens * width * dtype_size(latent.dtype);
+    load_floats(row, latent.dtype, {out + t * width, static_cast<size_t>(width)});
   }
 }
 

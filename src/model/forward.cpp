@@ -65,6 +65,7 @@ int64_t wanted_rows(const SequenceStep& sequence) {
 
 // The rows whose logits the plan wants, one after the other.
 MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<const float>& h) {
+  const PhaseTimer timer(step.times, Phase::kHead);
   int64_t count = 0;
   for (const SequenceStep& sequence : step.plan.sequences) count += wanted_rows(sequence);
   const MatrixView<float> rows = alloc_rows(step, count, h.shape[1]);

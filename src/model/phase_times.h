@@ -8,6 +8,7 @@
 
 namespace tandem {
 
+// kAttnRes: the residual stream, mixing and adding.
 enum class Phase { kEmbedding, kKda, kMla, kAttnRes, kDenseMlp, kMoe, kNorm, kHead };
 inline constexpr int kNumPhases = 8;
 inline constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {"embedding", "kda", "mla",  "attn_res",

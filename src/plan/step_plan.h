@@ -18,7 +18,8 @@ enum class StepMode { kPrefill, kDecode };
 enum class LogitsWanted { kNone, kLast, kAll };
 
 // After the first `num_tokens` of this step's rows, copy every KDA state into cache view `cache`: the state at an inner
-// position, for a checkpoint on a boundary or the commit point of a speculative window.
+// position, for a checkpoint on a boundary or the commit point of a speculative window. A prefill is cut there: at a
+// multiple of the KDA chunk its numbers stay bitwise what they were, elsewhere they agree within rounding.
 struct StateCapture {
   int64_t num_tokens = 0;
   int64_t cache = 0;

@@ -12,8 +12,9 @@
 namespace tandem {
 namespace {
 
-// Nearest E4M3 value (1-4-3, bias 7, max 448, no infinity), ties to even, saturating; |x| may be anything finite.
+// Nearest E4M3 value (1-4-3, bias 7, max 448, no infinity), ties to even, saturating. NaN stays NaN.
 float round_e4m3(float x) {
+  if (std::isnan(x)) return x;
   const float magnitude = std::fabs(x);
   if (magnitude >= 448.f) return std::copysign(448.f, x);
   // Below 2^-6 the format is subnormal with a fixed step of 2^-9; above, the step is 2^(exponent − 3).
@@ -92,8 +93,8 @@ void mxfp8_round(std::span<float> x) {
   TANDEM_CHECK(x.size() % kMxGroup == 0, "MXFP8 groups are 32 wide");
   for (size_t begin = 0; begin < x.size(); begin += kMxGroup) {
     float max_abs = 0.f;
-    for (size_t i = begin; i < begin + kMxGroup; ++i) max_abs = std::max(max_abs, std::fabs(x[i]));
-    if (max_abs == 0.f || !std::isfinite(max_abs)) continue;  // zeros stay; the caller checks for non-finite values
+    for (size_t i = begin; i < begin + kMxGroup; ++i) max_abs = std::fmax(max_abs, std::fabs(x[i]));  // NaN loses
+    if (max_abs == 0.f || std::isinf(max_abs)) continue;
     const int exponent = std::clamp(std::ilogb(max_abs) - 8, -127, 127);
     for (size_t i = begin; i < begin + kMxGroup; ++i) {
       x[i] = std::ldexp(round_e4m3(std::ldexp(x[i], -exponent)), exponent);

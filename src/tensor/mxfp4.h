@@ -29,7 +29,8 @@ void mxfp4_quantize_group(std::span<const float, kMxGroup> values, std::span<uin
 // One row of any weight format widened to f32: out[c] = W[row][c]. Exact.
 void weight_row_to_f32(const WeightView& weight, int64_t row, std::span<float> out);
 
-// x rounded to MXFP8 and widened back, in groups of 32 along the span (its length is a multiple of 32).
+// x rounded to MXFP8 and widened back, in groups of 32 along the span (its length is a multiple of 32). A NaN stays NaN
+// and does not set its group's scale; a group of zeros or with an infinity stays as it is.
 void mxfp8_round(std::span<float> x);
 
 }  // namespace tandem

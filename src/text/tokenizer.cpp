@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "base/check.h"
+#include "base/read_file.h"
 #include "text/bpe.h"
 #include "text/control_names.h"
 #include "text/pretokenizer.h"
@@ -20,36 +21,15 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
 };
 
-namespace {
-
-Result<std::string> read_file(const std::string& path) {
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
-  if (!file) {
-    const int error = errno;
-    const std::string message = cat(path, ": expected a tokenizer file: ", std::strerror(error));
-    return error == ENOENT || error == ENOTDIR ? Status::not_found(message) : Status::io(message);
-  }
-  std::string contents;
-  char buffer[1 << 16];
-  while (const size_t size = std::fread(buffer, 1, sizeof buffer, file.get())) contents.append(buffer, size);
-  if (std::ferror(file.get())) return Status::io(cat(path, ": read failed: ", std::strerror(errno)));
-  return contents;
-}
-
-}  // namespace
-
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& model_dir, int64_t vocab_size) {
-  auto rank_file = read_file(model_dir + "/tiktoken.model");
+  auto rank_file = read_file(model_dir + "/tiktoken.model", "a tokenizer file");
   if (!rank_file.is_ok()) return rank_file.status();
-  auto config = read_file(model_dir + "/tokenizer_config.json");
+  auto config = read_file(model_dir + "/tokenizer_config.json", "a tokenizer file");
   if (!config.is_ok()) return config.status();
   return from_memory(rank_file.value(), config.value(), vocab_size, model_dir + "/");
 }

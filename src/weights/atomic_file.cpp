@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/cat.h"
@@ -35,13 +36,20 @@ Status AtomicFile::failure(std::string_view action, int error) const {
 
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
   AtomicFile file;
-  file.path_ = path;
-  const size_t slash = path.rfind('/');
-  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  // A rename would replace a link, a device or a pipe instead of writing through it: a link is followed to its file,
+  // and what is no file is refused.
+  std::error_code none;
+  const auto target = std::filesystem::canonical(path, none);
+  file.path_ = none ? path : target.string();
+  if (!none && !std::filesystem::is_regular_file(target, none)) {
+    return Status::invalid(cat(path, ": expected a new file or a regular file to replace, found something else"));
+  }
+  const size_t slash = file.path_.rfind('/');
+  const std::string name = slash == std::string::npos ? file.path_ : file.path_.substr(slash + 1);
   if (name.empty()) return Status::invalid(cat(path, ": expected the name of a file"));
   int error = EEXIST;
   for (int attempt = 0; attempt < kMaxNameAttempts && error == EEXIST; ++attempt) {
-    std::string temporary = cat(folder_of(path), "/.", name, ".tmp-", ::getpid(), '-', attempt);
+    std::string temporary = cat(folder_of(file.path_), "/.", name, ".tmp-", ::getpid(), '-', attempt);
     file.fd_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     error = file.fd_ < 0 ? errno : 0;
     if (error == 0) file.temporary_path_ = std::move(temporary);

@@ -15,7 +15,8 @@ namespace tandem {
 
 class AtomicFile {
  public:
-  // Creates the temporary; an existing file at `path` stays as it is until publish().
+  // Creates the temporary; an existing file at `path` stays as it is until publish(). A link is followed; a folder,
+  // device or pipe is refused (kInvalidArgument).
   static Result<AtomicFile> create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;

@@ -4,11 +4,11 @@
 
 #include "base/cat.h"
 #include "tensor/mxfp4.h"
+#include "weights/fault_list.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxListed = 20;  // of each kind
 constexpr std::string_view kLongLayers = "language_model.model.layers.";
 constexpr std::string_view kShortLayers = "language_model.layers.";
 
@@ -195,7 +195,7 @@ template <class Items, class Line>
 void list(std::string& text, std::string_view kind, const Items& items, Line line) {
   if (items.empty()) return;
   text += cat('\n', kind, " (", items.size(), "):");
-  const size_t shown = std::min(items.size(), kMaxListed);
+  const size_t shown = std::min(items.size(), FaultList::kMaxListed);
   for (size_t i = 0; i < shown; ++i) text += cat("\n  ", line(items[i]));
   if (shown < items.size()) text += cat("\n  … and ", items.size() - shown, " more");
 }

@@ -13,7 +13,7 @@ namespace tandem {
 
 class FaultList {
  public:
-  static constexpr size_t kMaxListed = 50;
+  static constexpr size_t kMaxListed = 10'000;  // every fault of any real accident; a bound on memory
 
   template <class... Pieces>
   void add(const Pieces&... pieces) {

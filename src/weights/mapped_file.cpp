@@ -28,7 +28,8 @@ struct FileDescriptor {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path, uint64_t limit_bytes) {
-  const FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // O_NONBLOCK: opening a pipe must not wait for a writer; it is refused below.
+  const FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (fd.value < 0) {
     const int error = errno;
     std::string message = cat(path, ": cannot open: ", std::strerror(error));

@@ -86,10 +86,12 @@ struct Piece {
   uint64_t num_bytes = 0;
 };
 
+bool is_cancelled(const InitOptions& options) { return options.cancel != nullptr && options.cancel->load(); }
+
 class ShardFiller {
  public:
-  ShardFiller(const TensorPlan& plan, uint64_t seed, ThreadPool& pool, InitProgress progress)
-      : plan_(plan), seed_(seed), pool_(pool), progress_(progress) {
+  ShardFiller(const TensorPlan& plan, const InitOptions& options, ThreadPool& pool, InitProgress progress)
+      : plan_(plan), options_(options), pool_(pool), progress_(progress) {
     buffers_.resize(static_cast<size_t>(pool.num_threads()));
     for (auto& buffer : buffers_) buffer.resize(kPieceBytes);
   }
@@ -104,6 +106,7 @@ class ShardFiller {
     }
     pool_.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t task, int thread) {
       if (failed_.load(std::memory_order_relaxed)) return;
+      if (is_cancelled(options_)) return note(Status(StatusCode::kCancelled, "interrupted: nothing was written"));
       const Piece& piece = pieces[static_cast<size_t>(task)];
       note(fill_piece(shard, piece, writer, buffers_[static_cast<size_t>(thread)]));
       const uint64_t done = done_bytes_.fetch_add(piece.num_bytes) + piece.num_bytes;
@@ -118,7 +121,7 @@ class ShardFiller {
     const int64_t i = shard.first + static_cast<int64_t>(piece.tensor);
     const TensorEntry entry = plan_.tensors.entry(i);
     const std::span<std::byte> out(buffer.data(), piece.num_bytes);
-    fill_random(plan_.rules[static_cast<size_t>(i)], entry.dtype, random_stream(seed_, entry.name),
+    fill_random(plan_.rules[static_cast<size_t>(i)], entry.dtype, random_stream(options_.seed, entry.name),
                 piece.offset / static_cast<uint64_t>(dtype_size(entry.dtype)), out);
     return writer.write(piece.tensor, piece.offset, out);
   }
@@ -130,7 +133,7 @@ class ShardFiller {
   }
 
   const TensorPlan& plan_;
-  const uint64_t seed_;
+  const InitOptions& options_;
   ThreadPool& pool_;
   InitProgress progress_;
   std::vector<std::vector<std::byte>> buffers_;  // one a thread
@@ -160,7 +163,7 @@ Status write_sparse_shard(AtomicFile& file, std::span<const TensorSpec> specs) {
 
 Status write_shards(const TensorPlan& plan, const std::vector<PlannedShard>& shards, const InitOptions& options,
                     OutputFolder& folder, ThreadPool& pool, InitProgress progress) {
-  ShardFiller filler(plan, options.seed, pool, progress);
+  ShardFiller filler(plan, options, pool, progress);
   for (const PlannedShard& shard : shards) {
     auto file = folder.create_file(shard.name);
     if (!file.is_ok()) return file.status();

@@ -6,6 +6,7 @@
 //   Disk: as much as the checkpoint, asked for beforehand. Memory: about 150 bytes a tensor and 1 MiB a thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct InitOptions {
   std::optional<uint64_t> shard_bytes = std::nullopt;
   bool headers_only = false;  // complete headers, sparse data sections that read as zero
   bool overwrite = false;     // accept an output folder with files in it
+  // Set by anyone, a signal handler too: stop soon with kCancelled and leave nothing behind.
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 struct InitReport {

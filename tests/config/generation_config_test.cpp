@@ -84,7 +84,22 @@ TEST_F(GenerationConfigFile, ADirectoryInItsPlaceIsAnError) {
   std::filesystem::create_directories(directory_ + "/generation_config.json");
   const auto config = load_generation_config(directory_);
   ASSERT_FALSE(config.is_ok());
-  EXPECT_THAT(config.status().message(), AllOf(HasSubstr(directory_), HasSubstr("expected a regular file")));
+  EXPECT_THAT(config.status().message(), AllOf(HasSubstr(directory_), HasSubstr("not a regular file")));
+}
+
+TEST(GenerationConfig, ReadsTheOtherFilters) {
+  const auto parsed = parse_generation_config(
+      R"({"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1, "do_sample": false, "temperature": 0.7})", "g.json");
+  ASSERT_TRUE(parsed.is_ok()) << parsed.status().message();
+  EXPECT_EQ(parsed.value().top_k, 40);
+  EXPECT_EQ(parsed.value().min_p, 0.05);
+  EXPECT_EQ(parsed.value().repetition_penalty, 1.1);
+  EXPECT_EQ(parsed.value().temperature, 0.0);  // do_sample false is greedy
+  const auto refused = parse_generation_config(R"({"top_k": 1.5, "repetition_penalty": 0, "do_sample": 1})", "g.json");
+  ASSERT_FALSE(refused.is_ok());
+  for (const char* field : {"top_k", "repetition_penalty", "do_sample"}) {
+    EXPECT_NE(refused.status().message().find(field), std::string::npos) << refused.status().message();
+  }
 }
 
 }  // namespace

@@ -111,7 +111,10 @@ TEST(AttnRes, Refusals) {
               ::testing::HasSubstr("at least one source"));
   const MatrixView<const float> view = source.view();
   EXPECT_THAT(attn_res_mix(backend.ctx(), {{&view, 1}, w, 1e-5f, out.view()}).message(),
-              ::testing::HasSubstr("source 0: expected shape [2, 4], found [2, 5]"));
+              ::testing::HasSubstr("source 0: expected shape [2, 4], found shape [2, 5]"));
+  const MatrixView<const float> fits = out.view();
+  EXPECT_THAT(attn_res_mix(backend.ctx(), {{&fits, 1}, w, 0.f, out.view()}).message(),
+              ::testing::HasSubstr("attn_res_mix: eps: expected a value > 0, found 0"));
 }
 
 }  // namespace

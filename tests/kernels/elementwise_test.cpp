@@ -102,7 +102,7 @@ TEST(Elementwise, RefusesMismatchedShapes) {
   BackendFixture backend(KernelBackend::kRef);
   Matrix a = Matrix::random(2, 4, 1);
   EXPECT_THAT(add(backend.ctx(), {a.view(), a.view().rows(0, 1), a.view()}).message(),
-              ::testing::HasSubstr("add: b: expected shape [2, 4], found [1, 4]"));
+              ::testing::HasSubstr("add: b: expected shape [2, 4], found shape [1, 4]"));
   EXPECT_FALSE(sigmoid_gate(backend.ctx(), {a.view(), a.view(), a.view().columns(0, 3)}).is_ok());
   MatrixView<float> overlapping = a.view();
   overlapping.stride[0] = 2;

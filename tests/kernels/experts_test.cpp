@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "kernels/dense_case.h"
@@ -236,17 +237,58 @@ TEST(Experts, Refusals) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), ::testing::HasSubstr("token 1 slot 1: expected an expert in [0, 3)"));
   }
-  Case turned = c;
-  turned.views[2].w2 = turned.views[2].w1;
-  EXPECT_THAT(turned.run(backend.ctx(), out).message(),
-              ::testing::HasSubstr("expert 2 w2: expected shape [32, 64], found [64, 32]"));
+  Case wide(2, 2, 3, 33, 64, WeightFormat::kBF16, WeightFormat::kBF16, 63);
+  wide.z = c.z;
+  EXPECT_THAT(wide.run(backend.ctx(), out).message(),
+              ::testing::HasSubstr("expert 0 w1: expected shape [64, 32], found shape [64, 33]"));
   Case narrow(1, 1, 1, 33, 32, WeightFormat::kBF16, WeightFormat::kBF16, 62);
   narrow.expert_act = ExpertAct::kMxfp8;
   Matrix narrow_out(1, 33);
   EXPECT_THAT(narrow.run(backend.ctx(), narrow_out).message(),
-              ::testing::HasSubstr("multiples of 32, found 33 and 32"));
+              ::testing::HasSubstr("multiples of 32 for MXFP8, found 33 and 32"));
   c.views.clear();
   EXPECT_THAT(c.run(backend.ctx(), out).message(), ::testing::HasSubstr("at least one expert"));
+}
+
+TEST(Experts, WeightsAreCheckedOnce) {
+  Case c(1, 2, 3, 32, 64, WeightFormat::kMxfp4, WeightFormat::kBF16, 61);
+  EXPECT_TRUE(check_expert_weights(c.views, 32, 64).is_ok());
+  std::vector<ExpertWeights> views = c.views;
+  views[2].w2 = views[2].w1;
+  EXPECT_THAT(check_expert_weights(views, 32, 64).message(),
+              ::testing::HasSubstr("expert 2 w2: expected shape [32, 64], found shape [64, 32]"));
+  views = c.views;
+  views[1].w3.data = nullptr;
+  EXPECT_THAT(check_expert_weights(views, 32, 64).message(),
+              ::testing::HasSubstr("expert 1 w3: expected data, found a null pointer"));
+  views = c.views;
+  views[1].w1.scale = nullptr;
+  EXPECT_THAT(check_expert_weights(views, 32, 64).message(),
+              ::testing::HasSubstr("expert 1 w1: expected MXFP4 scales, found a null pointer"));
+  EXPECT_EQ(check_expert_weights({}, 32, 64).code(), StatusCode::kInvalidArgument);
+}
+
+// MXFP8 input with a NaN or an infinity in one lane: the same rows as the reference, and the clean row unharmed.
+TEST(Experts, Mxfp8InputsThatAreNotFinite) {
+  Case c(3, 2, 3, 64, 64, WeightFormat::kBF16, WeightFormat::kBF16, 71);
+  c.expert_act = ExpertAct::kMxfp8;
+  BackendFixture reference(KernelBackend::kRef);
+  const Matrix clean = c.run(reference.ctx());
+  c.z(1, 5) = std::numeric_limits<float>::quiet_NaN();
+  c.z(2, 40) = std::numeric_limits<float>::infinity();
+  const Matrix expected = c.run(reference.ctx());
+  EXPECT_TRUE(all_equal_bits(expected.row(0), clean.row(0)));
+  for_each_backend([&](BackendFixture& backend) {
+    const Matrix out = c.run(backend.ctx());
+    for (int64_t t = 0; t < 3; ++t) {
+      for (int64_t d = 0; d < 64; ++d) {
+        EXPECT_EQ(std::isnan(out(t, d)), t == 1) << "row " << t << " column " << d;
+        if (t == 1) continue;
+        // A hidden value may round to the next E4M3 value: one part in 16 of one of the 64 terms.
+        EXPECT_NEAR(out(t, d), expected(t, d), max_abs(expected.row(t)) / 16.f) << "row " << t << " column " << d;
+      }
+    }
+  });
 }
 
 }  // namespace

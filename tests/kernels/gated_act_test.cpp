@@ -109,7 +109,7 @@ TEST(GatedAct, Refusals) {
   BackendFixture backend(KernelBackend::kRef);
   Matrix a = Matrix::random(2, 4, 1);
   EXPECT_THAT(gated_act(backend.ctx(), {a.view(), a.view(), {GatedAct::kSitu, 0.f, 25.f}, a.view()}).message(),
-              ::testing::HasSubstr("expected beta > 0, found 0"));
+              ::testing::HasSubstr("beta: expected a value > 0, found 0"));
   EXPECT_FALSE(gated_act(backend.ctx(), {a.view(), a.view(), {GatedAct::kSitu, 4.f, -1.f}, a.view()}).is_ok());
   EXPECT_FALSE(gated_act(backend.ctx(), {a.view(), a.view().columns(0, 3), {}, a.view()}).is_ok());
 }

@@ -123,11 +123,13 @@ TEST(KdaGate, RefusesWhatDoesNotFit) {
   c.dt_bias.assign(8, 0.f);
   for (const float bound : {-5.5f, 0.f, 1.f, std::numeric_limits<float>::quiet_NaN()}) {
     c.lower_bound = bound;
-    EXPECT_THAT(kda_gate(backend.ctx(), c.args()).message(), HasSubstr("lower_bound must be in [-5, 0)"));
+    EXPECT_THAT(kda_gate(backend.ctx(), c.args()).message(),
+                HasSubstr("kda_gate: lower_bound: expected a value in [-5, 0), found "));
   }
   c.lower_bound = std::nullopt;
   c.a_log.assign(128, 0.f);
-  EXPECT_THAT(kda_gate(backend.ctx(), c.args()).message(), HasSubstr("a_log must have shape [2], got [128]"));
+  EXPECT_THAT(kda_gate(backend.ctx(), c.args()).message(),
+              HasSubstr("kda_gate: a_log: expected shape [2], found shape [128]"));
 }
 
 }  // namespace

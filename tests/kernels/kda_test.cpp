@@ -293,14 +293,16 @@ TEST(Kda, RefusesWhatDoesNotFit) {
     const KdaSegment segment{0, 4, c.state.data()};
     KdaArgs args = c.args({&segment, 1});
     args.g = args.g.rows(0, 3);
-    EXPECT_THAT(op(backend.ctx(), args).message(), HasSubstr("g must have shape [4, 2, 3], got [3, 2, 3]"));
+    EXPECT_THAT(op(backend.ctx(), args).message(), HasSubstr("g: expected shape [4, 2, 3], found shape [3, 2, 3]"));
     args = c.args({&segment, 1});
     args.q.stride[2] = 2;
-    EXPECT_THAT(op(backend.ctx(), args).message(), HasSubstr("q must have a contiguous last axis, got stride 2"));
+    EXPECT_THAT(op(backend.ctx(), args).message(), HasSubstr("q: expected a contiguous last axis, found stride 2"));
     const KdaSegment outside{2, 3, c.state.data()};
-    EXPECT_THAT(op(backend.ctx(), c.args({&outside, 1})).message(), HasSubstr("rows [0, 4), got begin 2 and 3 rows"));
+    EXPECT_THAT(op(backend.ctx(), c.args({&outside, 1})).message(),
+                HasSubstr("segment 0: expected rows inside [0, 4), found 3 rows from row 2"));
     const KdaSegment stateless{0, 4, nullptr};
-    EXPECT_THAT(op(backend.ctx(), c.args({&stateless, 1})).message(), HasSubstr("segment 0 has 4 rows and no state"));
+    EXPECT_THAT(op(backend.ctx(), c.args({&stateless, 1})).message(),
+                HasSubstr("segment 0 state: expected memory for 4 rows, found a null pointer"));
     args = c.args({&segment, 1});
     args.scale = std::numeric_limits<float>::infinity();
     EXPECT_EQ(op(backend.ctx(), args).code(), StatusCode::kInvalidArgument);

@@ -181,9 +181,10 @@ TEST(Linear, RefusalsNameTheMatrix) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
-  EXPECT_THAT(message_of(wrong.view(), y.view()), ::testing::HasSubstr("output 1: weight: expected 48 columns"));
+  EXPECT_THAT(message_of(wrong.view(), y.view()),
+              ::testing::HasSubstr("linear: output 1 weight: expected shape [5, 48], found shape [5, 32]"));
   EXPECT_THAT(message_of(right.view(), y.view().columns(0, 4)),
-              ::testing::HasSubstr("output 1: y: expected shape [2, 5], found [2, 4]"));
+              ::testing::HasSubstr("linear: output 1 y: expected shape [2, 5], found shape [2, 4]"));
   WeightView packed = right.view();
   packed.format = WeightFormat::kMxfp4;
   EXPECT_THAT(message_of(packed, y.view()), ::testing::HasSubstr("multiple of 32, found 48"));

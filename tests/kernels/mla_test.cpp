@@ -391,26 +391,30 @@ TEST(Mla, RefusesWhatDoesNotFit) {
     const auto nothing = [](MlaArgs&) {};
     MlaSegment segment = good;
     segment.latents.length = 3;
-    EXPECT_THAT(refusal(segment, nothing), HasSubstr("segment 0 has 4 rows but only 3 cached tokens"));
+    EXPECT_THAT(refusal(segment, nothing), HasSubstr("segment 0 latents: expected a length of at least 4"));
     segment = good;
     segment.latents.pages = segment.latents.pages.first(2);
-    EXPECT_THAT(refusal(segment, nothing), HasSubstr("needs 3 pages for 10 tokens, got 2"));
+    EXPECT_THAT(refusal(segment, nothing), HasSubstr("expected 3 pages for 10 tokens, found 2"));
     segment = good;
     segment.latents.length = 13;
-    EXPECT_THAT(refusal(segment, nothing), HasSubstr("page 3 of segment 0 has no memory"));
+    EXPECT_THAT(refusal(segment, nothing),
+                HasSubstr("segment 0 latents: expected memory behind page 3, found a null pointer"));
     segment = good;
     segment.latents.dtype = DType::kF16;
-    EXPECT_THAT(refusal(segment, nothing), HasSubstr("must be F32 or BF16, got F16"));
+    EXPECT_THAT(refusal(segment, nothing), HasSubstr("expected F32 or BF16, found F16"));
     segment = good;
     segment.latents.page_tokens = 0;
     EXPECT_THAT(refusal(segment, nothing), HasSubstr("pages of at least 1 token"));
     segment = good;
     segment.row_begin = 1;
-    EXPECT_THAT(refusal(segment, nothing), HasSubstr("rows [0, 4), got begin 1 and 4 rows"));
-    EXPECT_THAT(refusal(good, [](MlaArgs& args) { args.kv_b.rows -= 1; }), HasSubstr("kv_b must have shape [66, 20]"));
-    EXPECT_THAT(refusal(good, [](MlaArgs& args) { args.kv_b.format = WeightFormat::kMxfp4; }), HasSubstr("got MXFP4"));
+    EXPECT_THAT(refusal(segment, nothing),
+                HasSubstr("segment 0: expected rows inside [0, 4), found 4 rows from row 1"));
+    EXPECT_THAT(refusal(good, [](MlaArgs& args) { args.kv_b.rows -= 1; }),
+                HasSubstr("kv_b: expected shape [66, 20], found shape [65, 20]"));
+    EXPECT_THAT(refusal(good, [](MlaArgs& args) { args.kv_b.format = WeightFormat::kMxfp4; }),
+                HasSubstr("kv_b: expected BF16, F16 or F32, found MXFP4"));
     EXPECT_THAT(refusal(good, [](MlaArgs& args) { args.q = args.q.rows(0, 3); }),
-                HasSubstr("out must have shape [3, 3, 10], got [4, 3, 10]"));
+                HasSubstr("out: expected shape [3, 3, 10], found shape [4, 3, 10]"));
     EXPECT_TRUE(op(backend.ctx(), make_args(c, weight.view, {}, out)).is_ok());
   }
 }

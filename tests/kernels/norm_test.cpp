@@ -100,10 +100,25 @@ TEST(Norm, RefusesMismatchedShapes) {
   const std::vector<float> w(7, 1.f);
   const Status status = rms_norm(backend.ctx(), {x.view(), as_vector(w), 1e-5f, out.view()});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), ::testing::HasSubstr("rms_norm: weight: expected 8 elements, found 7"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("rms_norm: weight: expected shape [8], found shape [7]"));
   EXPECT_FALSE(l2_norm(backend.ctx(), {x.view(), 1e-6f, out.view().rows(0, 1)}).is_ok());
   EXPECT_FALSE(
       rms_norm_gated(backend.ctx(), {x.view(), out.view().columns(0, 7), as_vector(w), 1e-5f, out.view()}).is_ok());
+}
+
+// Without eps, rows of zeros would give NaN.
+TEST(Norm, RefusesEpsThatIsNotPositive) {
+  BackendFixture backend(KernelBackend::kRef);
+  Matrix x = Matrix::random(2, 8, 1);
+  Matrix out(2, 8);
+  const std::vector<float> w(8, 1.f);
+  for (const float eps : {0.f, -1e-6f, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THAT(rms_norm(backend.ctx(), {x.view(), as_vector(w), eps, out.view()}).message(),
+                ::testing::HasSubstr("rms_norm: eps: expected a value > 0, found "));
+    EXPECT_EQ(rms_norm_gated(backend.ctx(), {x.view(), x.view(), as_vector(w), eps, out.view()}).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(l2_norm(backend.ctx(), {x.view(), eps, out.view()}).code(), StatusCode::kInvalidArgument);
+  }
 }
 
 }  // namespace

@@ -164,8 +164,9 @@ TEST(Router, Refusals) {
   };
   EXPECT_THAT(message_of({7}), ::testing::HasSubstr("at most 6 experts a token"));
   EXPECT_THAT(message_of({3, 3, 1}), ::testing::HasSubstr("at most 2 experts a token"));
-  EXPECT_THAT(message_of({1, 4, 1}), ::testing::HasSubstr("divides the 6 experts, found 4"));
-  EXPECT_THAT(message_of({1, 3, 4}), ::testing::HasSubstr("topk_group in [1, 3], found 4"));
+  EXPECT_THAT(message_of({1, 4, 1}),
+              ::testing::HasSubstr("num_groups: expected a number that divides the 6 experts, found 4"));
+  EXPECT_THAT(message_of({1, 3, 4}), ::testing::HasSubstr("topk_group: expected a number in [1, 3], found 4"));
   EXPECT_FALSE(select(backend.ctx(), logits, std::vector<float>(5, 0.f), {1}, choice).is_ok());
 }
 

@@ -200,13 +200,15 @@ TEST(ShortConv, RefusesWhatDoesNotFit) {
   ShortConvSegment segment{0, 4, matrix(c.history)};
   segment.history.shape[0] = 4;
   EXPECT_THAT(short_conv(backend.ctx(), c.args({&segment, 1})).message(),
-              HasSubstr("history of segment 0 must have shape [3, 8], got [4, 8]"));
+              HasSubstr("short_conv: segment 0 history: expected shape [3, 8], found shape [4, 8]"));
   segment = {1, 4, matrix(c.history)};
-  EXPECT_THAT(short_conv(backend.ctx(), c.args({&segment, 1})).message(), HasSubstr("rows [0, 4), got begin 1 and 4"));
+  EXPECT_THAT(short_conv(backend.ctx(), c.args({&segment, 1})).message(),
+              HasSubstr("segment 0: expected rows inside [0, 4), found 4 rows from row 1"));
   segment = {0, 4, matrix(c.history)};
   ShortConvArgs args = c.args({&segment, 1});
   args.weight.shape[0] = 7;
-  EXPECT_THAT(short_conv(backend.ctx(), args).message(), HasSubstr("weight must have shape [8, 4], got [7, 4]"));
+  EXPECT_THAT(short_conv(backend.ctx(), args).message(),
+              HasSubstr("weight: expected shape [8, 4], found shape [7, 4]"));
   EXPECT_TRUE(short_conv(backend.ctx(), random_conv_case(0, 8, 4, 9).args({})).is_ok());
 }
 

@@ -185,6 +185,28 @@ TEST_P(Simd, Mxfp8RoundsLikeTheScalarRule) {
   }
 }
 
+TEST_P(Simd, Mxfp8WithOneLaneThatIsNotFinite) {
+  std::vector<float> group(32);
+  for (size_t i = 0; i < 32; ++i) group[i] = std::ldexp(i % 2 == 0 ? 1.37f : -1.81f, static_cast<int>(i % 11) - 5);
+  for (const float odd : {kNan, -kNan, kInf, -kInf}) {
+    for (size_t lane = 0; lane < 32; ++lane) {
+      std::vector<float> x = group;
+      x[lane] = odd;
+      std::vector<float> expected = x;
+      mxfp8_round(expected);
+      float y[32];
+      f_.mxfp8_round(x.data(), 32, y);
+      for (size_t i = 0; i < 32; ++i) {
+        if (i == lane && std::isnan(odd)) {
+          ASSERT_TRUE(std::isnan(y[i]) && std::isnan(expected[i])) << "lane " << lane;
+        } else {
+          ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(expected[i])) << "lane " << lane;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Simd, FourSumsAreBitwiseOneSum) {
   std::vector<float> x(static_cast<size_t>(4 * f_.lanes));
   uint32_t state = 1;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <random>
 
 #include "base/cat.h"
 #include "weights/random_init.h"
+#include "weights/safetensors_writer.h"
 
 namespace tandem::test {
 namespace {
@@ -17,6 +19,59 @@ std::string list_of(const std::vector<int64_t>& values) {
 }
 
 std::string flag(bool value) { return value ? "true" : "false"; }
+
+std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, DType to) {
+  const auto size = static_cast<size_t>(dtype_size(from));
+  std::vector<std::byte> out(bytes.size() / size * static_cast<size_t>(dtype_size(to)));
+  std::byte* next = out.data();
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    float value = 0.f;
+    if (from == DType::kBF16) {
+      bf16 stored;
+      std::memcpy(&stored, &bytes[at], sizeof(stored));
+      value = to_f32(stored);
+    } else {
+      std::memcpy(&value, &bytes[at], sizeof(value));
+    }
+    const f16 half = to_f16(value);
+    if (to == DType::kF16) std::memcpy(next, &half, sizeof(half));
+    if (to == DType::kF32) std::memcpy(next, &value, sizeof(value));
+    next += dtype_size(to);
+  }
+  return out;
+}
+
+std::string vision_json(int64_t hidden) {
+  return cat(R"(,"vision_config":{"init_pos_emb_height":4,"init_pos_emb_width":4,"vt_hidden_size":16,)",
+             R"("vt_intermediate_size":24,"vt_num_attention_heads":2,"vt_num_hidden_layers":2,"qkv_hidden_size":16,)",
+             R"("mm_hidden_size":16,"text_hidden_size":)", hidden, "}");
+}
+
+// Stores every BF16 and F32 tensor of the folder's one file as `stored`; MXFP4 stays.
+void convert_floats(const std::string& dir, DType stored) {
+  const auto checkpoint = Checkpoint::open(dir);
+  TANDEM_CHECK(checkpoint.is_ok(), checkpoint.status().message());
+  TANDEM_CHECK(checkpoint.value().num_shards() == 1, "one shard expected");
+  std::vector<std::vector<std::byte>> data;
+  std::vector<TensorSpec> specs;
+  for (int64_t i = 0; i < checkpoint.value().num_tensors(); ++i) {
+    const TensorEntry entry = checkpoint.value().tensor(i);
+    const std::span<const std::byte> bytes = checkpoint.value().data(entry);
+    const bool is_float = entry.dtype == DType::kBF16 || entry.dtype == DType::kF32;
+    specs.push_back({entry.name, is_float ? stored : entry.dtype, entry.shape});
+    data.emplace_back(bytes.begin(), bytes.end());
+    if (is_float) data.back() = converted(bytes, entry.dtype, stored);
+  }
+  std::vector<TensorToWrite> tensors;
+  for (size_t i = 0; i < specs.size(); ++i) tensors.push_back({specs[i], data[i]});
+  const std::string path = cat(dir, "/", checkpoint.value().shard_name(0));
+  const Status written = write_safetensors(cat(path, ".new"), tensors);
+  TANDEM_CHECK(written.is_ok(), written.message());
+  std::filesystem::rename(cat(path, ".new"), path);
+  // An index would state the old size; one file needs none.
+  std::filesystem::rename(path, cat(dir, "/model.safetensors"));
+  std::filesystem::remove(cat(dir, "/model.safetensors.index.json"));
+}
 
 }  // namespace
 
@@ -41,18 +96,23 @@ std::string SmallShape::json() const {
     text += cat(R"(,"num_experts":)", experts, R"(,"num_experts_per_token":)", topk, R"(,"num_shared_experts":)",
                 shared, R"(,"moe_intermediate_size":32,"num_expert_group":)", groups, R"(,"topk_group":)", topk_group,
                 R"(,"routed_scaling_factor":1.5)");
-    if (latent > 0) text += cat(R"(,"routed_expert_hidden_size":)", latent, R"(,"latent_moe_use_norm":true)");
+    if (latent > 0)
+      text += cat(R"(,"routed_expert_hidden_size":)", latent, R"(,"latent_moe_use_norm":)", flag(latent_norm));
+    text += cat(R"(,"moe_layer_freq":)", moe_layer_freq);
   }
-  text +=
-      cat(R"(,"linear_attn_config":{"kda_layers":)", list_of(kda), R"(,"full_attn_layers":)", list_of(mla),
-          R"(,"num_heads":)", kda_heads, R"(,"head_dim":)", kda_head_dim, R"(,"short_conv_kernel_size":)", conv_width,
+  if (tied) text += R"(,"tie_word_embeddings":true)";
+  if (mtp_layers > 0) text += cat(R"(,"num_nextn_predict_layers":)", mtp_layers);
+  const std::string linear =
+      cat(R"({"kda_layers":)", list_of(kda), R"(,"full_attn_layers":)", list_of(mla), R"(,"num_heads":)", kda_heads,
+          R"(,"head_dim":)", kda_head_dim, R"(,"short_conv_kernel_size":)", conv_width,
           lower_bound ? R"(,"gate_lower_bound":-5.0)" : "", R"(,"use_full_rank_gate":)", flag(full_rank_gate), "}");
+  text += cat(R"(,"linear_attn_config":)", linear_attn ? linear : "null");
   if (mxfp4) {
     text += R"(,"quantization_config":{"quant_method":"compressed-tensors","format":"mxfp4-pack-quantized"})";
   }
   if (!k3) return cat(R"({"architectures":["KimiLinearForCausalLM"],)", text, "}");
-  return cat(R"({"architectures":["KimiK3ForConditionalGeneration"],"model_type":"kimi_k3","text_config":{)", text,
-             "}}");
+  return cat(R"({"architectures":["KimiK3ForConditionalGeneration"],"model_type":"kimi_k3","text_config":{)", text, "}",
+             vision ? vision_json(hidden) : "", "}");
 }
 
 SmallShape random_shape(uint64_t seed) {
@@ -100,6 +160,7 @@ RandomModel::RandomModel(const SmallShape& shape, uint64_t seed, ModelOptions op
   const auto report =
       init_random_checkpoint(shape.json(), "shape", dir_, {.seed = seed}, pool, [](uint64_t, uint64_t) {});
   TANDEM_CHECK(report.is_ok(), cat(shape.json(), "\n", report.status().message()));
+  if (shape.stored) convert_floats(dir_, *shape.stored);
   auto config = load_model_config(dir_);
   TANDEM_CHECK(config.is_ok(), config.status().message());
   config_ = std::move(config).value();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,14 @@ struct SmallShape {
   bool full_attn_res = false;
   int64_t experts = 8, topk = 3, shared = 1, groups = 1, topk_group = 1;  // experts 0: dense
   int64_t latent = 32;                                                    // 0: experts at full width
+  bool latent_norm = true;
+  int64_t moe_layer_freq = 1;
   bool mxfp4 = true;
+  bool linear_attn = true;      // false: linear_attn_config is null and every layer MLA
+  bool tied = false;            // lm_head is the embedding
+  int64_t mtp_layers = 0;       // declared layers that the text model does not run
+  bool vision = false;          // K3 only
+  std::optional<DType> stored;  // kF16 or kF32: the type that every BF16 and F32 tensor is stored in
   std::string json() const;
 };
 
@@ -47,6 +55,7 @@ class RandomModel {
 
   const ModelConfig& config() const { return config_; }
   const Model& model() const { return *model_; }
+  const ModelWeights& weights() const { return weights_; }
   const std::string& dir() const { return dir_; }
   SequenceCache new_cache(DType dtype = DType::kF32) const {
     return SequenceCache(make_cache_layout(config_, dtype, 16));

@@ -10,6 +10,7 @@
 #include "sample/categorical.h"
 #include "sample/philox.h"
 #include "sample/sampler_oracle.h"
+#include "support/effort.h"
 
 namespace tandem {
 namespace {
@@ -106,8 +107,9 @@ void expect_draws_follow(const SamplingParams& params, std::span<const float> lo
 }
 
 TEST(Sampler, DrawsFollowTheSoftmax) {
-  expect_draws_follow(SamplingParams{}, random_logits(40, 1, 1.f), 100000);
-  expect_draws_follow(SamplingParams{}, random_logits(1700, 2, 1.f), 60000);  // several blocks of the draw
+  expect_draws_follow(SamplingParams{}, random_logits(40, 1, 1.f), static_cast<int>(test::effort(100000)));
+  expect_draws_follow(SamplingParams{}, random_logits(1700, 2, 1.f),
+                      static_cast<int>(test::effort(60000)));  // several blocks of the draw
 }
 
 TEST(Sampler, DrawsFollowEachFilter) {
@@ -120,7 +122,7 @@ TEST(Sampler, DrawsFollowEachFilter) {
   min_p.min_p = 0.05;
   all.temperature = 0.8, all.top_k = 50, all.top_p = 0.9, all.min_p = 0.02;
   for (const SamplingParams& params : {hot, cold, top_k, top_p, min_p, all}) {
-    expect_draws_follow(params, logits, 25000);
+    expect_draws_follow(params, logits, static_cast<int>(test::effort(25000)));
   }
 }
 

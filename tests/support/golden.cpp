@@ -55,7 +55,9 @@ Golden Golden::load_path(const std::string& path) {
     tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
     const char* bytes = data + entry.at("data_offsets").at(0).get<uint64_t>();
     const auto count = static_cast<size_t>(tensor.num_elements());
-    if (tensor.dtype == "F32") {
+    if (count == 0) {
+      // nothing to copy, and no address to copy it from
+    } else if (tensor.dtype == "F32") {
       tensor.f32.resize(count);
       std::memcpy(tensor.f32.data(), bytes, count * 4);
     } else if (tensor.dtype == "BF16") {

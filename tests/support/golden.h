@@ -12,7 +12,7 @@ namespace tandem::test {
 struct GoldenTensor {
   std::string dtype;  // as in the file
   std::vector<int64_t> shape;
-  std::vector<float> f32;    // F32, BF16 and F16 widened
+  std::vector<float> f32;    // F32, and BF16 widened
   std::vector<int32_t> i32;  // I32
   std::vector<uint8_t> u8;   // U8
   int64_t num_elements() const;

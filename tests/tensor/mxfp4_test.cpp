@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -100,6 +101,32 @@ TEST(Mxfp8, Vector) {  // model.md §9: e = −6, the last of the five saturates
   mxfp8_round(x);
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(x[i], out[i]) << i;
   for (size_t i = 5; i < 32; ++i) EXPECT_EQ(x[i], 0.f);
+}
+
+TEST(Mxfp8, ANanStaysAndTheOtherLanesRoundWithoutIt) {
+  std::vector<float> x(32);
+  for (size_t i = 0; i < 32; ++i) x[i] = 0.1f + 0.3f * static_cast<float>(i);
+  std::vector<float> without = x;
+  without[7] = 0.f;
+  mxfp8_round(without);
+  x[7] = std::numeric_limits<float>::quiet_NaN();
+  mxfp8_round(x);
+  EXPECT_TRUE(std::isnan(x[7]));
+  x[7] = without[7];
+  EXPECT_EQ(x, without);
+  std::vector<float> all(32, std::numeric_limits<float>::quiet_NaN());
+  mxfp8_round(all);
+  for (const float v : all) EXPECT_TRUE(std::isnan(v));
+}
+
+TEST(Mxfp8, AGroupWithAnInfinityStaysAsItIs) {
+  std::vector<float> x(64, 0.3f);
+  x[3] = std::numeric_limits<float>::infinity();
+  x[4] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> rounded = x;
+  mxfp8_round(rounded);
+  for (size_t i = 0; i < 32; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(rounded[i]), std::bit_cast<uint32_t>(x[i])) << i;
+  EXPECT_EQ(rounded[32], 0.3125f);
 }
 
 TEST(Mxfp8, EveryResultIsAnE4M3ValueAndRoundingAgainChangesNothing) {

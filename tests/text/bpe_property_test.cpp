@@ -7,6 +7,7 @@
 
 #include "bpe_oracle.h"
 #include "pretokenizer_oracle.h"
+#include "support/effort.h"
 #include "text/bpe.h"
 #include "text_fixtures.h"
 
@@ -48,7 +49,7 @@ TEST(BpeProperty, MillionRandomStringsAgreeWithTheDefinition) {
     const BpeOracle oracle(tokens);
     const std::string_view alphabet = vocabulary % 2 ? "ab" : std::string_view(kBytes);
     std::vector<TokenId> ids;
-    for (int round = 0; round < 100'000; ++round) {
+    for (int round = 0; round < test::effort(100'000); ++round) {
       std::string text;
       for (unsigned length = random() % 16; length > 0; --length) text.push_back(alphabet[random() % alphabet.size()]);
       std::vector<TokenId> expected;

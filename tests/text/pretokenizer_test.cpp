@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "pretokenizer_oracle.h"
+#include "support/effort.h"
 #include "text_fixtures.h"
 
 namespace tandem::test {
@@ -23,7 +24,9 @@ std::vector<std::string> guarded(const PreTokenizer& pre_tokenizer, std::string_
 TEST(PreTokenizer, Fixture) {
   const PreTokenizer pre_tokenizer;
   const Pattern pattern(pre_tokenizer_pattern());
-  for (const auto& entry : chat_fixture("pretokenizer_cases.json")["cases"]) {
+  const auto fixture = chat_fixture("pretokenizer_cases.json");
+  ASSERT_FALSE(fixture["cases"].empty());
+  for (const auto& entry : fixture["cases"]) {
     const std::string text = entry["text"];
     SCOPED_TRACE(text);
     const auto expected = entry["pieces"].get<std::vector<std::string>>();
@@ -134,7 +137,7 @@ TEST(PreTokenizer, RandomTextsAgreeWithPcre2) {
   const PreTokenizer pre_tokenizer;
   const Pattern pattern(pre_tokenizer_pattern());
   RandomText random(20260801);
-  for (int round = 0; round < 1'000'000; ++round) {
+  for (int round = 0; round < test::effort(1'000'000); ++round) {
     const std::string text = random.next(12);
     const auto expected = oracle_pieces(pattern, text);
     size_t at = 0;

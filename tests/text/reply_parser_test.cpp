@@ -105,7 +105,9 @@ TEST(ReplyParser, EventsAreTheFramesOfThePublishedStreams) {
   std::vector<std::string> tokens = single_bytes();
   for (const char* word : {"Two", " plus", "look", "long thought"}) tokens.emplace_back(word);
   const Tokenizer tokenizer = named_tokenizer(tokens);
-  for (const auto& stream : chat_fixture("sse_stream_golden.json")["streams"]) {
+  const auto fixture = chat_fixture("sse_stream_golden.json");
+  ASSERT_FALSE(fixture["streams"].empty());
+  for (const auto& stream : fixture["streams"]) {
     const std::string name = stream["name"];
     SCOPED_TRACE(name);
     std::vector<ordered_json> expected;

@@ -10,7 +10,9 @@ namespace {
 
 TEST(StreamDecoder, Utf8StreamFixture) {
   const Tokenizer tokenizer = chat_tokenizer();
-  for (const auto& entry : chat_fixture("utf8_stream_cases.json")["cases"]) {
+  const auto fixture = chat_fixture("utf8_stream_cases.json");
+  ASSERT_FALSE(fixture["cases"].empty());
+  for (const auto& entry : fixture["cases"]) {
     SCOPED_TRACE(entry["name"].get<std::string>());
     StreamDecoder decoder(tokenizer);
     std::vector<std::string> emitted;

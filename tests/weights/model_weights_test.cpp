@@ -469,7 +469,7 @@ TEST(CheckpointCheck, WrongPrefixReportsEveryMissingAndEveryUnusedTensor) {
   EXPECT_EQ(report.text.tensors, 0);
   const std::string message = report.to_status("dir").message();
   EXPECT_THAT(message, HasSubstr(cat(expected.size(), " missing, ", renamed.size(), " unknown")));
-  EXPECT_THAT(message, HasSubstr(cat("… and ", expected.size() - 20, " more")));
+  for (const std::string& name : expected) EXPECT_THAT(message, HasSubstr(cat("\n  ", name)));
 }
 
 TEST(CheckpointCheck, CountsParametersAndBytesByGroupAndType) {

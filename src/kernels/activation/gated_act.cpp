@@ -1,6 +1,5 @@
 #include "kernels/activation/gated_act.h"
 
-#include "base/cat.h"
 #include "kernels/kernel_table.h"
 #include "kernels/shape_check.h"
 
@@ -8,17 +7,17 @@ namespace tandem {
 
 Status check_gated_act_params(std::string_view op, const GatedActParams& params) {
   if (params.kind != GatedAct::kSitu) return Status::ok();
-  if (!(params.beta > 0.f)) return Status::invalid(cat(op, ": expected beta > 0, found ", params.beta));
+  if (!(params.beta > 0.f)) return unexpected({op, "beta"}, "a value > 0", params.beta);
   if (params.linear_beta.has_value() && !(*params.linear_beta > 0.f)) {
-    return Status::invalid(cat(op, ": expected linear_beta > 0, found ", *params.linear_beta));
+    return unexpected({op, "linear_beta"}, "a value > 0", *params.linear_beta);
   }
   return Status::ok();
 }
 
 Status gated_act(const ExecContext& ctx, const GatedActArgs& args) {
-  TANDEM_RETURN_IF_ERROR(check_rows("gated_act: gate", args.gate));
-  TANDEM_RETURN_IF_ERROR(check_same_shape("gated_act: up", args.up, args.gate));
-  TANDEM_RETURN_IF_ERROR(check_same_shape("gated_act: out", args.out, args.gate));
+  TANDEM_RETURN_IF_ERROR(check_rows({"gated_act", "gate"}, args.gate));
+  TANDEM_RETURN_IF_ERROR(check_same_shape({"gated_act", "up"}, args.up, args.gate));
+  TANDEM_RETURN_IF_ERROR(check_same_shape({"gated_act", "out"}, args.out, args.gate));
   TANDEM_RETURN_IF_ERROR(check_gated_act_params("gated_act", args.params));
   if (args.gate.shape[0] > 0) ctx.kernels.gated_act(ctx, args);
   return Status::ok();

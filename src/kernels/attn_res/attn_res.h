@@ -7,7 +7,7 @@
 // Shapes     sources: n ≥ 1 matrices [T, D] in storage order, the running sum last; w [D]; out [T, D].
 // Aliasing   out overlaps no source: a stored block must survive the mix (a scratch that reuses one is a known fault).
 // Numerics   f32; a row depends on its own row of each source only. One source: out = that source, exactly.
-// Errors     kInvalidArgument on shape mismatch or no source.
+// Errors     kInvalidArgument on shape mismatch, no source, or eps that is not > 0.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ namespace tandem {
 struct AttnResMixArgs {
   std::span<const MatrixView<const float>> sources;
   VectorView<const float> score_weight;
-  float eps = 0.f;
+  float eps = 1e-6f;
   MatrixView<float> out;
 };
 Status attn_res_mix(const ExecContext& ctx, const AttnResMixArgs& args);

@@ -3,32 +3,32 @@
 
 #include <cmath>
 
-#include "kernels/kda/view_checks.h"
 #include "kernels/kernel_table.h"
+#include "kernels/shape_check.h"
 
 namespace tandem {
 namespace {
 
-Status check_kda(const char* op, const KdaArgs& args) {
+Status check_kda(std::string_view op, const KdaArgs& args) {
   const int64_t rows = args.q.shape[0];
   const int64_t heads = args.q.shape[1];
   const int64_t key_dim = args.q.shape[2];
   const int64_t value_dim = args.v.shape[2];
-  TANDEM_RETURN_IF_ERROR(check_view(op, "q", args.q, {rows, heads, key_dim}));
-  TANDEM_RETURN_IF_ERROR(check_view(op, "k", args.k, {rows, heads, key_dim}));
-  TANDEM_RETURN_IF_ERROR(check_view(op, "v", args.v, {rows, heads, value_dim}));
-  TANDEM_RETURN_IF_ERROR(check_view(op, "g", args.g, {rows, heads, key_dim}));
-  TANDEM_RETURN_IF_ERROR(check_view(op, "beta", args.beta, {rows, heads}));
-  TANDEM_RETURN_IF_ERROR(check_view(op, "out", args.out, {rows, heads, value_dim}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "q"}, args.q, {rows, heads, key_dim}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "k"}, args.k, {rows, heads, key_dim}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "v"}, args.v, {rows, heads, value_dim}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "g"}, args.g, {rows, heads, key_dim}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "beta"}, args.beta, {rows, heads}));
+  TANDEM_RETURN_IF_ERROR(check_view({op, "out"}, args.out, {rows, heads, value_dim}));
   if (heads < 1 || key_dim < 1 || value_dim < 1) {
-    return Status::invalid(cat(op, ": heads, K and V must be at least 1, got ", heads, ", ", key_dim, ", ", value_dim));
+    return unexpected({op, "q and v"}, "H, K and V of at least 1", cat(heads, ", ", key_dim, " and ", value_dim));
   }
-  if (!std::isfinite(args.scale)) return Status::invalid(cat(op, ": scale must be finite, got ", args.scale));
+  if (!std::isfinite(args.scale)) return unexpected({op, "scale"}, "a finite number", args.scale);
   for (size_t i = 0; i < args.segments.size(); ++i) {
     const KdaSegment& segment = args.segments[i];
-    TANDEM_RETURN_IF_ERROR(check_segment(op, static_cast<int64_t>(i), segment.row_begin, segment.num_rows, rows));
+    TANDEM_RETURN_IF_ERROR(check_segment({op, "segment", i}, segment.row_begin, segment.num_rows, rows));
     if (segment.num_rows > 0 && segment.state == nullptr) {
-      return Status::invalid(cat(op, ": segment ", i, " has ", segment.num_rows, " rows and no state"));
+      return unexpected({op, "segment", i, "state"}, cat("memory for ", segment.num_rows, " rows"), "a null pointer");
     }
   }
   return Status::ok();

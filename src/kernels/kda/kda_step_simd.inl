@@ -6,8 +6,8 @@
 #pragma once
 
 #include "kernels/kda/kda.h"
-#include "kernels/kda/tile_matmul.inl"
 #include "kernels/simd/scratch.h"
+#include "kernels/simd/tile_matmul.inl"
 #include "kernels/simd/vec_math.h"
 
 namespace tandem {

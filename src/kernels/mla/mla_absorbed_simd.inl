@@ -49,7 +49,7 @@ TANDEM_INLINE int64_t part_tokens(int64_t visible) {
 TANDEM_INLINE int64_t num_parts(int64_t visible) { return (visible + part_tokens(visible) - 1) / part_tokens(visible); }
 
 // q̃[c] = Σ_n W_UK[n][c] q[n] for kRegisters registers of c.
-template <Stored kFormat, int kRegisters, bool kFull>
+template <WeightFormat F, int kRegisters, bool kFull>
 TANDEM_INLINE void absorb_columns(const void* weight, int64_t first, int64_t rank, int64_t nope, const float* q,
                                   float* out, int64_t left) {
   Vec acc[kRegisters];
@@ -58,14 +58,14 @@ TANDEM_INLINE void absorb_columns(const void* weight, int64_t first, int64_t ran
     const Vec element = simd::broadcast(q[n]);
     for (int r = 0; r < kRegisters; ++r) {
       const int64_t index = first + n * rank + r * kLanes;
-      const Vec w = kFull ? load_stored<kFormat>(weight, index) : load_stored_partial<kFormat>(weight, index, left);
+      const Vec w = kFull ? load_stored<F>(weight, index) : load_stored_partial<F>(weight, index, left);
       acc[r] = simd::fma(element, w, acc[r]);
     }
   }
   for (int r = 0; r < kRegisters; ++r) store_cols<kFull>(out + r * kLanes, acc[r], left);
 }
 
-template <Stored kFormat>
+template <WeightFormat F>
 void absorb_query(const Pass& pass, int64_t t, int64_t h) {
   constexpr int kWide = 8;
   const MlaShape& shape = pass.shape;
@@ -75,23 +75,24 @@ void absorb_query(const Pass& pass, int64_t t, int64_t h) {
   const int64_t first = h * (shape.nope + shape.v) * shape.rank;
   int64_t c = 0;
   for (; c + kWide * kLanes <= shape.rank; c += kWide * kLanes) {
-    absorb_columns<kFormat, kWide, true>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, kLanes);
+    absorb_columns<F, kWide, true>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, kLanes);
   }
   for (; c + kLanes <= shape.rank; c += kLanes) {
-    absorb_columns<kFormat, 1, true>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, kLanes);
+    absorb_columns<F, 1, true>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, kLanes);
   }
   if (c < shape.rank) {
-    absorb_columns<kFormat, 1, false>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, shape.rank - c);
+    absorb_columns<F, 1, false>(args.kv_b.data, first + c, shape.rank, shape.nope, q, out + c, shape.rank - c);
   }
   for (int64_t i = 0; i < shape.rope; ++i) out[shape.rank + i] = q[shape.nope + i];
   for (int64_t i = shape.width(); i < pass.query_stride; ++i) out[i] = 0.f;
 }
 
-void absorb_query(const Pass& pass, Stored format, int64_t t, int64_t h) {
+void absorb_query(const Pass& pass, WeightFormat format, int64_t t, int64_t h) {
   switch (format) {
-    case Stored::kF32: absorb_query<Stored::kF32>(pass, t, h); return;
-    case Stored::kF16: absorb_query<Stored::kF16>(pass, t, h); return;
-    case Stored::kBF16: absorb_query<Stored::kBF16>(pass, t, h); return;
+    case WeightFormat::kF32: absorb_query<WeightFormat::kF32>(pass, t, h); return;
+    case WeightFormat::kF16: absorb_query<WeightFormat::kF16>(pass, t, h); return;
+    case WeightFormat::kBF16: absorb_query<WeightFormat::kBF16>(pass, t, h); return;
+    case WeightFormat::kMxfp4: return;  // refused by mla.cpp
   }
 }
 
@@ -198,10 +199,10 @@ void attend_part(const Pass& pass, const Row& row, int64_t h, int64_t part, floa
     const int64_t count = least(kTile, end - first);
     for (int64_t s = 0; s < count; ++s) {
       const void* stored = table.row(first + s);
-      if (table.format == Stored::kF32) {
+      if (table.format == WeightFormat::kF32) {
         rows[s] = static_cast<const float*>(stored);
       } else {
-        widen_as<Stored::kBF16>(stored, 0, shape.width(), stage + s * pass.query_stride);
+        widen_as<WeightFormat::kBF16>(stored, 0, shape.width(), stage + s * pass.query_stride);
         rows[s] = stage + s * pass.query_stride;
       }
     }
@@ -248,7 +249,7 @@ void merge_parts(const Pass& pass, const Row& row, int64_t h) {
 }
 
 // out = W_UV m: the rows of W_UV against the merged latents.
-template <Stored kFormat>
+template <WeightFormat F>
 void project_values(const Pass& pass, const Row& row, int64_t h) {
   constexpr int kRows = 4;
   const MlaShape& shape = pass.shape;
@@ -267,13 +268,13 @@ void project_values(const Pass& pass, const Row& row, int64_t h) {
     for (; c + kLanes <= shape.rank; c += kLanes) {
       const Vec latent = simd::load(m + c);
       for (int r = 0; r < kRows; ++r) {
-        acc[r] = simd::fma(load_stored<kFormat>(args.kv_b.data, start[r] + c), latent, acc[r]);
+        acc[r] = simd::fma(load_stored<F>(args.kv_b.data, start[r] + c), latent, acc[r]);
       }
     }
     if (c < shape.rank) {
       const Vec latent = simd::load(m + c);
       for (int r = 0; r < kRows; ++r) {
-        const Vec w = load_stored_partial<kFormat>(args.kv_b.data, start[r] + c, shape.rank - c);
+        const Vec w = load_stored_partial<F>(args.kv_b.data, start[r] + c, shape.rank - c);
         acc[r] = simd::fma(w, latent, acc[r]);
       }
     }
@@ -281,11 +282,12 @@ void project_values(const Pass& pass, const Row& row, int64_t h) {
   }
 }
 
-void project_values(const Pass& pass, Stored format, const Row& row, int64_t h) {
+void project_values(const Pass& pass, WeightFormat format, const Row& row, int64_t h) {
   switch (format) {
-    case Stored::kF32: project_values<Stored::kF32>(pass, row, h); return;
-    case Stored::kF16: project_values<Stored::kF16>(pass, row, h); return;
-    case Stored::kBF16: project_values<Stored::kBF16>(pass, row, h); return;
+    case WeightFormat::kF32: project_values<WeightFormat::kF32>(pass, row, h); return;
+    case WeightFormat::kF16: project_values<WeightFormat::kF16>(pass, row, h); return;
+    case WeightFormat::kBF16: project_values<WeightFormat::kBF16>(pass, row, h); return;
+    case WeightFormat::kMxfp4: return;  // refused by mla.cpp
   }
 }
 
@@ -349,7 +351,7 @@ void run_mla_absorbed(const ExecContext& ctx, const MlaArgs& args) {
   pass.attended = memory.floats(slots * pass.rank_stride);
   pass.parts = static_cast<Part*>(memory.bytes(slots * static_cast<int64_t>(sizeof(Part))));
   float* stage = memory.floats(kTile * pass.query_stride * ctx.pool.num_threads());
-  const Stored format = stored_format(args.kv_b.format);
+  const WeightFormat format = args.kv_b.format;
   // Rows innermost: a head's weights are read from memory once for all of them.
   ctx.pool.parallel_for(pass.shape.heads, [&](int64_t h, int) {
     for (int64_t i = 0; i < num_rows; ++i) absorb_query(pass, format, rows[i].t, h);

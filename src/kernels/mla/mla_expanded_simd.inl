@@ -72,7 +72,7 @@ void load_tile(const SegmentPass& pass, int64_t first_token, float* tile, float*
 void load_head_weight(const SegmentPass& pass, int64_t h, const ThreadScratch& s) {
   const MlaShape& shape = pass.shape;
   const WeightView& weight = pass.args->kv_b;
-  const Stored format = stored_format(weight.format);
+  const WeightFormat format = weight.format;
   const int64_t first = h * (shape.nope + shape.v);
   for (int64_t r = 0; r < shape.nope; ++r) {
     widen(format, weight.data, (first + r) * shape.rank, shape.rank, s.w_key + r * pass.rank_stride);

@@ -1,6 +1,6 @@
 #include "kernels/moe/experts.h"
 
-#include "base/cat.h"
+#include "base/check.h"
 #include "kernels/kernel_table.h"
 #include "kernels/shape_check.h"
 #include "tensor/mxfp4.h"
@@ -8,47 +8,50 @@
 namespace tandem {
 namespace {
 
-Status check_expert_matrix(std::string_view name, const WeightView& weight, int64_t rows, int64_t cols, size_t expert) {
-  if (weight.rows != rows || weight.cols != cols) {
-    return Status::invalid(cat("moe_experts: expert ", expert, " ", name, ": expected shape [", rows, ", ", cols,
-                               "], found [", weight.rows, ", ", weight.cols, "]"));
-  }
-  if (Status status = check_weight("weight", weight); !status.is_ok()) {
-    return Status::invalid(cat("moe_experts: expert ", expert, " ", name, ": ", status.message()));
+constexpr std::string_view kOp = "moe_experts";
+
+Status check_ids(const MatrixView<const int32_t>& ids, int64_t E) {
+  for (int64_t t = 0; t < ids.shape[0]; ++t) {
+    for (int64_t j = 0; j < ids.shape[1]; ++j) {
+      const int32_t id = ids(t, j);
+      if (id < 0 || id >= E) {
+        return unexpected({kOp, "token", t, cat("slot ", j)}, cat("an expert in [0, ", E, ")"), id);
+      }
+    }
   }
   return Status::ok();
 }
 
 }  // namespace
 
+Status check_expert_weights(std::span<const ExpertWeights> experts, int64_t Dl, int64_t I) {
+  if (experts.empty()) return unexpected({kOp, "experts"}, "at least one expert", "none");
+  for (size_t e = 0; e < experts.size(); ++e) {
+    TANDEM_RETURN_IF_ERROR(check_weight({kOp, "expert", e, "w1"}, experts[e].w1, I, Dl));
+    TANDEM_RETURN_IF_ERROR(check_weight({kOp, "expert", e, "w3"}, experts[e].w3, I, Dl));
+    TANDEM_RETURN_IF_ERROR(check_weight({kOp, "expert", e, "w2"}, experts[e].w2, Dl, I));
+  }
+  return Status::ok();
+}
+
 Status moe_experts(const ExecContext& ctx, const MoeExpertsArgs& args) {
-  TANDEM_RETURN_IF_ERROR(check_rows("moe_experts: z", args.z));
+  TANDEM_RETURN_IF_ERROR(check_rows({kOp, "z"}, args.z));
   const int64_t T = args.z.shape[0];
   const int64_t Dl = args.z.shape[1];
-  TANDEM_RETURN_IF_ERROR(check_shape("moe_experts: topk_ids", args.topk_ids, T, args.topk_ids.shape[1]));
-  TANDEM_RETURN_IF_ERROR(check_shape("moe_experts: topk_weights", args.topk_weights, T, args.topk_ids.shape[1]));
-  TANDEM_RETURN_IF_ERROR(check_same_shape("moe_experts: out", args.out, args.z));
-  TANDEM_RETURN_IF_ERROR(check_gated_act_params("moe_experts", args.act));
-  if (args.experts.empty()) return Status::invalid("moe_experts: expected at least one expert, found none");
-  const int64_t I = args.experts[0].w1.rows;
-  for (size_t e = 0; e < args.experts.size(); ++e) {
-    TANDEM_RETURN_IF_ERROR(check_expert_matrix("w1", args.experts[e].w1, I, Dl, e));
-    TANDEM_RETURN_IF_ERROR(check_expert_matrix("w3", args.experts[e].w3, I, Dl, e));
-    TANDEM_RETURN_IF_ERROR(check_expert_matrix("w2", args.experts[e].w2, Dl, I, e));
-  }
+  const int64_t k = args.topk_ids.shape[1];
+  TANDEM_RETURN_IF_ERROR(check_rows({kOp, "topk_ids"}, args.topk_ids));
+  TANDEM_RETURN_IF_ERROR(check_view({kOp, "topk_ids"}, args.topk_ids, {T, k}));
+  TANDEM_RETURN_IF_ERROR(check_view({kOp, "topk_weights"}, args.topk_weights, {T, k}));
+  TANDEM_RETURN_IF_ERROR(check_same_shape({kOp, "out"}, args.out, args.z));
+  TANDEM_RETURN_IF_ERROR(check_gated_act_params(kOp, args.act));
+  // One expert stands for all of them here: the layer's weights were checked when they were loaded.
+  const int64_t I = args.experts.empty() ? 0 : args.experts[0].w1.rows;
+  TANDEM_RETURN_IF_ERROR(check_expert_weights(args.experts.first(args.experts.empty() ? 0 : 1), Dl, I));
+  TANDEM_DCHECK(check_expert_weights(args.experts, Dl, I).is_ok(), "check_expert_weights passed at load");
   if (args.expert_act == ExpertAct::kMxfp8 && (Dl % kMxGroup != 0 || I % kMxGroup != 0)) {
-    return Status::invalid(cat("moe_experts: MXFP8 expects widths that are multiples of 32, found ", Dl, " and ", I));
+    return unexpected({kOp, "expert_act"}, "widths that are multiples of 32 for MXFP8", cat(Dl, " and ", I));
   }
-  const auto E = static_cast<int64_t>(args.experts.size());
-  for (int64_t t = 0; t < T; ++t) {
-    for (int64_t j = 0; j < args.topk_ids.shape[1]; ++j) {
-      const int32_t id = args.topk_ids(t, j);
-      if (id < 0 || id >= E) {
-        return Status::invalid(
-            cat("moe_experts: token ", t, " slot ", j, ": expected an expert in [0, ", E, "), found ", id));
-      }
-    }
-  }
+  TANDEM_RETURN_IF_ERROR(check_ids(args.topk_ids, static_cast<int64_t>(args.experts.size())));
   if (T > 0) ctx.kernels.moe_experts(ctx, args);
   return Status::ok();
 }

@@ -7,8 +7,8 @@
 //
 // Shapes     x, gate, out [T, D] (KDA: T = tokens · heads), row stride free, last axis contiguous; w [D].
 // Aliasing   out may be x itself (same data and stride).
-// Numerics   f32; a row depends on nothing but itself. Rows of zeros give zeros.
-// Errors     kInvalidArgument on shape mismatch.
+// Numerics   f32; a row depends on nothing but itself. Rows of zeros give zeros (eps > 0).
+// Errors     kInvalidArgument on shape mismatch, or eps that is not > 0.
 #pragma once
 
 #include "kernels/exec_context.h"
@@ -20,7 +20,7 @@ namespace tandem {
 struct RmsNormArgs {
   MatrixView<const float> x;
   VectorView<const float> weight;
-  float eps = 0.f;
+  float eps = 1e-6f;
   MatrixView<float> out;
 };
 Status rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
@@ -29,7 +29,7 @@ struct RmsNormGatedArgs {
   MatrixView<const float> x;
   MatrixView<const float> gate;
   VectorView<const float> weight;
-  float eps = 0.f;
+  float eps = 1e-6f;
   MatrixView<float> out;
 };
 Status rms_norm_gated(const ExecContext& ctx, const RmsNormGatedArgs& args);

@@ -8,10 +8,10 @@
 //     load_partial, store_partial(…, n)         the first n lanes, 0 <= n <= kLanes; others read as 0 and memory past
 //                                               the n-th element is never touched
 //     load_bf16, load_f16 (+ _partial)          widened exactly, subnormals, infinities and NaN included
-//     zero, broadcast, + - * /, sqrt, abs, copysign(magnitude, sign)
+//     zero, broadcast, + - * /, abs, copysign(magnitude, sign)
 //     fma(a, b, c) = a·b + c                    one rounding, except portable: two (mul, then add)
 //     min, max                                  x86 rule on every set: the SECOND operand if either is NaN
-//     less, less_equal, equal, is_nan, select(mask, if_true, if_false)
+//     less, is_nan, select(mask, if_true, if_false)
 //     sum, reduce_max                           over the lanes, in one fixed order (halves folded: i + i+n/2, …)
 //     round_even, scale_pow2(x, n)              n integral, −252 ≤ n ≤ 254: x · 2^n, subnormal results included
 //     round_to_bf16                             RNE to bf16, widened back; NaN stays NaN

@@ -52,7 +52,6 @@ TANDEM_INLINE Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 TANDEM_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 TANDEM_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 TANDEM_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
-TANDEM_INLINE Vec sqrt(Vec x) { return {_mm256_sqrt_ps(x.v)}; }
 TANDEM_INLINE Vec abs(Vec x) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.f), x.v)}; }
 TANDEM_INLINE Vec copysign(Vec magnitude, Vec sign) {
   const __m256 bit = _mm256_set1_ps(-0.f);
@@ -60,8 +59,6 @@ TANDEM_INLINE Vec copysign(Vec magnitude, Vec sign) {
 }
 
 TANDEM_INLINE Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
-TANDEM_INLINE Mask less_equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LE_OQ)}; }
-TANDEM_INLINE Mask equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
 TANDEM_INLINE Mask is_nan(Vec x) { return {_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q)}; }
 TANDEM_INLINE Vec select(Mask mask, Vec if_true, Vec if_false) {
   return {_mm256_blendv_ps(if_false.v, if_true.v, mask.m)};

@@ -58,7 +58,6 @@ TANDEM_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 TANDEM_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 TANDEM_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 TANDEM_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
-TANDEM_INLINE Vec sqrt(Vec x) { return {_mm512_sqrt_ps(x.v)}; }
 TANDEM_INLINE Vec abs(Vec x) { return {_mm512_abs_ps(x.v)}; }
 TANDEM_INLINE Vec copysign(Vec magnitude, Vec sign) {
   const __m512 bit = _mm512_set1_ps(-0.f);
@@ -66,8 +65,6 @@ TANDEM_INLINE Vec copysign(Vec magnitude, Vec sign) {
 }
 
 TANDEM_INLINE Mask less(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
-TANDEM_INLINE Mask less_equal(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
-TANDEM_INLINE Mask equal(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 TANDEM_INLINE Mask is_nan(Vec x) { return {_mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q)}; }
 TANDEM_INLINE Vec select(Mask mask, Vec if_true, Vec if_false) {
   return {_mm512_mask_blend_ps(mask.m, if_false.v, if_true.v)};

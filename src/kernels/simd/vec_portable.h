@@ -75,17 +75,12 @@ TANDEM_INLINE Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
 TANDEM_INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
 TANDEM_INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
 TANDEM_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
-TANDEM_INLINE Vec sqrt(Vec x) {
-  return {F32x4{__builtin_sqrtf(x.v[0]), __builtin_sqrtf(x.v[1]), __builtin_sqrtf(x.v[2]), __builtin_sqrtf(x.v[3])}};
-}
 TANDEM_INLINE Vec abs(Vec x) { return {from_bits(bits_of(x.v) & splat(0x7fffffff))}; }
 TANDEM_INLINE Vec copysign(Vec magnitude, Vec sign) {
   return {from_bits((bits_of(magnitude.v) & splat(0x7fffffff)) | (bits_of(sign.v) & splat(0x80000000)))};
 }
 
 TANDEM_INLINE Mask less(Vec a, Vec b) { return {a.v < b.v}; }
-TANDEM_INLINE Mask less_equal(Vec a, Vec b) { return {a.v <= b.v}; }
-TANDEM_INLINE Mask equal(Vec a, Vec b) { return {a.v == b.v}; }
 TANDEM_INLINE Mask is_nan(Vec x) { return {x.v != x.v}; }
 TANDEM_INLINE Vec select(Mask mask, Vec if_true, Vec if_false) {
   const U32x4 m = reinterpret_cast<U32x4>(mask.m);

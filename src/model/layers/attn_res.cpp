@@ -65,6 +65,7 @@ Status ResidualStream::add(const MatrixView<float>& output) {
     restart_ = false;
     return Status::ok();
   }
+  const PhaseTimer timer(step_.times, Phase::kAttnRes);
   TANDEM_RETURN_IF_ERROR(tandem::add(step_.exec, {.a = running_, .b = output, .out = running_}));
   return round_activations(step_, running_);
 }

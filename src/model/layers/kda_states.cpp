@@ -1,32 +1,11 @@
 #include "model/layers/kda_states.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
+
+#include "tensor/stored_floats.h"
 
 namespace tandem {
-namespace {
-
-void load_f32(const void* source, DType dtype, std::span<float> out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out.data(), source, out.size_bytes());
-    return;
-  }
-  const auto* values = static_cast<const bf16*>(source);
-  for (size_t i = 0; i < out.size(); ++i) out[i] = to_f32(values[i]);
-}
-
-void store_f32(std::span<const float> values, DType dtype, void* out) {
-  if (values.empty()) return;
-  if (dtype == DType::kF32) {
-    std::memmove(out, values.data(), values.size_bytes());
-    return;
-  }
-  auto* rounded = static_cast<bf16*>(out);
-  for (size_t i = 0; i < values.size(); ++i) rounded[i] = to_bf16(values[i]);
-}
-
-}  // namespace
-
 KdaStates::KdaStates(const StepContext& step, int64_t layer) : step_(step), layer_(layer) {
   const ModelConfig& config = step.config;
   recurrent_elements_ = config.kda_num_heads * config.kda_head_dim * config.kda_head_dim;
@@ -43,14 +22,15 @@ KdaStates::KdaStates(const StepContext& step, int64_t layer) : step_(step), laye
     LayerCache& cache = step.caches[static_cast<size_t>(sequence.cache)].layers[static_cast<size_t>(layer)];
     Working& working = working_[static_cast<size_t>(s)];
     working = Working{.cache = &std::get<KdaState>(cache)};
+    working.position = std::exchange(working.cache->position, kStateInFlight);
     if (working.cache->dtype == DType::kF32) {
       working.recurrent = static_cast<float*>(working.cache->recurrent);
       working.conv = static_cast<float*>(working.cache->conv);
     } else {
       const std::span<float> recurrent = arena.alloc<float>(recurrent_elements_);
       const std::span<float> conv = arena.alloc<float>(conv_rows_ * conv_channels_);
-      load_f32(working.cache->recurrent, working.cache->dtype, recurrent);
-      load_f32(working.cache->conv, working.cache->dtype, conv);
+      load_floats(working.cache->recurrent, working.cache->dtype, recurrent);
+      load_floats(working.cache->conv, working.cache->dtype, conv);
       working.recurrent = recurrent.data();
       working.conv = conv.data();
     }
@@ -111,7 +91,7 @@ void KdaStates::capture_conv(int64_t r) const {
   for (const KdaPiece& piece : round(r)) {
     if (KdaState* target = capture_target(piece.sequence, r)) {
       const float* conv = working_[static_cast<size_t>(piece.sequence)].conv;
-      store_f32({conv, static_cast<size_t>(conv_rows_ * conv_channels_)}, target->dtype, target->conv);
+      store_floats({conv, static_cast<size_t>(conv_rows_ * conv_channels_)}, target->dtype, target->conv);
     }
   }
 }
@@ -119,7 +99,7 @@ void KdaStates::capture_conv(int64_t r) const {
 void KdaStates::capture_recurrent(int64_t r) const {
   for (const KdaPiece& piece : round(r)) {
     if (KdaState* target = capture_target(piece.sequence, r)) {
-      store_f32({recurrent(piece), static_cast<size_t>(recurrent_elements_)}, target->dtype, target->recurrent);
+      store_floats({recurrent(piece), static_cast<size_t>(recurrent_elements_)}, target->dtype, target->recurrent);
     }
   }
 }
@@ -129,17 +109,16 @@ void KdaStates::commit() const {
     const SequenceStep& sequence = step_.plan.sequences[s];
     const Working& working = working_[s];
     if (working.cache->dtype != DType::kF32) {
-      store_f32({working.recurrent, static_cast<size_t>(recurrent_elements_)}, working.cache->dtype,
-                working.cache->recurrent);
-      store_f32({working.conv, static_cast<size_t>(conv_rows_ * conv_channels_)}, working.cache->dtype,
-                working.cache->conv);
+      store_floats({working.recurrent, static_cast<size_t>(recurrent_elements_)}, working.cache->dtype,
+                   working.cache->recurrent);
+      store_floats({working.conv, static_cast<size_t>(conv_rows_ * conv_channels_)}, working.cache->dtype,
+                   working.cache->conv);
     }
-    const int64_t begin = working.cache->position;
-    working.cache->position = begin + sequence.num_tokens;
+    working.cache->position = working.position + sequence.num_tokens;
     ++working.cache->state_version;
     for (size_t i = 0; i < sequence.captures.size(); ++i) {
       KdaState* target = capture_target(static_cast<int64_t>(s), static_cast<int64_t>(i));
-      target->position = begin + sequence.captures[i].num_tokens;
+      target->position = working.position + sequence.captures[i].num_tokens;
       ++target->state_version;
     }
   }

@@ -21,6 +21,7 @@ struct KdaPiece {
 
 class KdaStates {
  public:
+  // Marks the states as in flight; commit() gives them their new position.
   KdaStates(const StepContext& step, int64_t layer);
 
   int64_t num_rounds() const { return num_rounds_; }
@@ -39,6 +40,7 @@ class KdaStates {
  private:
   struct Working {
     KdaState* cache = nullptr;
+    int64_t position = 0;        // before the step
     float* recurrent = nullptr;  // [H, K, V]
     float* conv = nullptr;       // [W−1, 3P]
   };

@@ -1,15 +1,14 @@
 #include "model/layers/mla.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mla/mla.h"
 #include "kernels/norm/norm.h"
 #include "model/layers/rows.h"
+#include "tensor/stored_floats.h"
 
 namespace tandem {
 namespace {
@@ -65,12 +64,7 @@ void append_latents(MlaLatent& cache, const MatrixView<const float>& rows) {
     const int64_t position = cache.length + i;
     std::byte* out =
         cache.pages[static_cast<size_t>(position / cache.page_tokens)] + position % cache.page_tokens * row_bytes;
-    if (cache.dtype == DType::kF32) {
-      std::memcpy(out, rows.row(i), static_cast<size_t>(row_bytes));
-    } else {
-      auto* rounded = reinterpret_cast<bf16*>(out);
-      for (int64_t c = 0; c < width; ++c) rounded[c] = to_bf16(rows(i, c));
-    }
+    store_floats({rows.row(i), static_cast<size_t>(width)}, cache.dtype, out);
   }
   cache.length += rows.shape[0];
 }

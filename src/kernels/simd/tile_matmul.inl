@@ -1,4 +1,4 @@
-// kernels/kda/tile_matmul.inl: a register tile of a small matrix product over Vec, shared by the chunked KDA and MLA
+// kernels/simd/tile_matmul.inl: a register tile of a small matrix product over Vec, shared by the chunked KDA and MLA
 // kernels. Included by `_simd.inl` files only.
 //
 //   acc[r][c] += Σ_k A[r, k] · B[k, c]: A is broadcast element by element, B is read in lanes along its rows. Every
