@@ -14,5 +14,5 @@ set(TANDEM_DEPS_sample base config tensor)
 set(TANDEM_DEPS_text base)
 set(TANDEM_DEPS_engine base config tensor kernels cache plan weights model sample text)
 set(TANDEM_DEPS_corpus base config text weights tensor)
-# train links LibTorch and nothing that a GPU machine without Debian packages lacks.
+# train is the only folder that links LibTorch.
 set(TANDEM_DEPS_train base config tensor weights text corpus)
