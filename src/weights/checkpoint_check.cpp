@@ -147,9 +147,13 @@ class Check {
     if (stored.scale.has_value()) {
       const std::array<int64_t, 2> packed{expected.shape[0], expected.shape[1] / 2};
       const std::array<int64_t, 2> scale{expected.shape[0], expected.shape[1] / kMxGroup};
-      const bool shapes = has_shape(weight, packed) & has_shape(*stored.scale, scale);  // both are reported
-      const bool types = has_type(weight, weight.dtype == DType::kU8, "U8") &
-                         has_type(*stored.scale, stored.scale->dtype == DType::kU8, "U8");
+      // One after the other, not with &&: both of a pair are reported.
+      const bool packed_shape = has_shape(weight, packed);
+      const bool scale_shape = has_shape(*stored.scale, scale);
+      const bool packed_type = has_type(weight, weight.dtype == DType::kU8, "U8");
+      const bool scale_type = has_type(*stored.scale, stored.scale->dtype == DType::kU8, "U8");
+      const bool shapes = packed_shape && scale_shape;
+      const bool types = packed_type && scale_type;
       return shapes && types;
     }
     const bool type = has_type(weight, is_float(weight.dtype), "BF16, F16 or F32");
