@@ -1,7 +1,6 @@
 #include "engine/memory_info.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -22,13 +21,6 @@ int64_t peak_resident_bytes() {
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
   return usage.ru_maxrss * 1024;
-}
-
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t total_pages = 0, resident_pages = 0;
-  if (!(statm >> total_pages >> resident_pages)) return 0;
-  return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace tandem

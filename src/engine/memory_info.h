@@ -7,6 +7,5 @@ namespace tandem {
 
 int64_t available_memory_bytes();  // MemAvailable; 0 when unknown
 int64_t peak_resident_bytes();     // of this process
-int64_t resident_bytes();          // of this process, now
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 
 #include "base/cat.h"
 #include "cache/sequence_cache.h"
+#include "engine/golden_backends.h"
 #include "engine/loaded_model.h"
 #include "kernels/attn_res/attn_res.h"
 #include "kernels/norm/norm.h"
@@ -202,15 +203,7 @@ TEST_P(Bf16Layers, FromGoldenInputs) {
   EXPECT_LE(flipped, model.config().num_hidden_layers * SingleLayers::kLast / 20) << "near ties are rare";
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Bf16Layers,
-                         ::testing::Combine(::testing::Values("k3-tiny", "kimi-linear-tiny"),
-                                            ::testing::ValuesIn(available_backends(detect_cpu_features()))),
-                         [](const auto& test) {
-                           std::string name =
-                               cat(std::get<0>(test.param), "_", kernel_backend_name(std::get<1>(test.param)));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, Bf16Layers, test::golden_models_on_every_backend(), test::golden_backend_name);
 
 }  // namespace
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/cat.h"
+#include "engine/golden_backends.h"
 #include "engine/score.h"
 #include "support/compare.h"
 #include "support/golden.h"
@@ -218,15 +219,7 @@ TEST_P(NumericOptions, Mxfp8BackendsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NumericOptions,
-                         ::testing::Combine(::testing::Values("k3-tiny", "kimi-linear-tiny"),
-                                            ::testing::ValuesIn(available_backends(detect_cpu_features()))),
-                         [](const auto& test) {
-                           std::string name =
-                               cat(std::get<0>(test.param), "_", kernel_backend_name(std::get<1>(test.param)));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, NumericOptions, test::golden_models_on_every_backend(), test::golden_backend_name);
 
 }  // namespace
 }  // namespace tandem
