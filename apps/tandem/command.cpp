@@ -1,7 +1,5 @@
 #include "command.h"
 
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
 #include <thread>
 
@@ -20,16 +18,6 @@ int resolve_num_threads(const CommonFlags& flags) {
   if (flags.num_threads > 0) return flags.num_threads;
   const unsigned cores = std::thread::hardware_concurrency();
   return cores == 0 ? 1 : static_cast<int>(cores);
-}
-
-int report_error(const Status& status) {
-  std::string indented;
-  for (const char c : status.message()) {
-    indented.push_back(c);
-    if (c == '\n') indented += "  ";
-  }
-  fmt::print(stderr, "tandem: error: {}\n", indented);
-  return kExitFailed;
 }
 
 }  // namespace tandem::app

@@ -1,23 +1,12 @@
 // apps/tandem/command.h: what the subcommands of `tandem` share. Each cmd_<name>.cpp registers one subcommand.
-//
-//   Exit codes: 0 done, 1 refused or failed (the message is on stderr), 2 wrong usage. With --json stdout carries JSON
-//   only; logs and errors go to stderr.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "tandem/status.h"
-
-namespace CLI {
-class App;
-}
+#include "command_line.h"
 
 namespace tandem::app {
-
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitUsage = 2;
 
 inline constexpr int64_t kMaxCount = int64_t{1} << 40;  // of tokens or repeats on a command line
 
@@ -32,9 +21,6 @@ void add_common_flags(CLI::App* command, CommonFlags& flags);
 
 // The number of threads to use: the flag, or what this process may run on.
 int resolve_num_threads(const CommonFlags& flags);
-
-// Prints "tandem: error: <message>" on stderr, every line of a long message indented; returns kExitFailed.
-int report_error(const Status& status);
 
 // Each adds its subcommand; when it is chosen, `exit_code` receives the result.
 void register_run(CLI::App& app, int& exit_code);

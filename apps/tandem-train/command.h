@@ -1,0 +1,10 @@
+// apps/tandem-train/command.h: the subcommands of `tandem-train`. Each cmd_<name>.cpp registers one.
+#pragma once
+
+#include "command_line.h"
+
+namespace tandem::app {
+
+// Each adds its subcommand; when it is chosen, `exit_code` receives the result.
+
+}  // namespace tandem::app

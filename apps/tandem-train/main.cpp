@@ -1,0 +1,13 @@
+// apps/tandem-train/main.cpp: the command line of the trainer: from text to a checkpoint that `tandem` runs.
+#include <CLI/CLI.hpp>
+
+#include "command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"Train Kimi-K3-family models: tokenizer, corpus, pre-training, fine-tuning, evaluation, export."};
+  app.name("tandem-train");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", TANDEM_VERSION);
+  int exit_code = tandem::app::kExitOk;
+  return tandem::app::run_command_line(app, argc, argv, exit_code);
+}
