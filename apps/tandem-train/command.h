@@ -6,5 +6,7 @@
 namespace tandem::app {
 
 // Each adds its subcommand; when it is chosen, `exit_code` receives the result.
+void register_pretrain(CLI::App& app, int& exit_code);
+void register_sft(CLI::App& app, int& exit_code);
 
 }  // namespace tandem::app

@@ -9,5 +9,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TANDEM_VERSION);
   int exit_code = tandem::app::kExitOk;
+  tandem::app::register_pretrain(app, exit_code);
+  tandem::app::register_sft(app, exit_code);
   return tandem::app::run_command_line(app, argc, argv, exit_code);
 }

@@ -12,13 +12,13 @@
 
 #include "base/cat.h"
 #include "base/read_file.h"
+#include "base/utf8.h"
 #include "command.h"
 #include "config/model_config.h"
 #include "text/chat_format.h"
 #include "text/chat_request.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace tandem::app {
 namespace {

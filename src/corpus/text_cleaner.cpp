@@ -1,6 +1,6 @@
 #include "corpus/text_cleaner.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {

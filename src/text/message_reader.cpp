@@ -1,8 +1,8 @@
 #include "text/message_reader.h"
 
+#include "base/utf8.h"
 #include "text/field.h"
 #include "text/unicode_classes.h"
-#include "text/utf8.h"
 
 namespace tandem {
 namespace {

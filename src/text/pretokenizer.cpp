@@ -1,7 +1,7 @@
 #include "text/pretokenizer.h"
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/unicode_classes.h"
-#include "text/utf8.h"
 
 namespace tandem {
 

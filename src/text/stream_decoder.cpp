@@ -1,6 +1,6 @@
 #include "text/stream_decoder.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem {
 

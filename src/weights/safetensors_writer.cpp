@@ -1,7 +1,5 @@
 #include "weights/safetensors_writer.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -9,6 +7,7 @@
 
 #include "base/cat.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "weights/safetensors_header.h"
 
 namespace tandem {
@@ -21,7 +20,7 @@ Status check_specs(std::span<const TensorSpec> tensors) {
     if (tensor.name.empty() || tensor.name == "__metadata__") {
       return Status::invalid(cat("\"", tensor.name, "\" cannot be the name of a tensor"));
     }
-    if (!simdjson::validate_utf8(tensor.name.data(), tensor.name.size())) {
+    if (!is_valid_utf8(tensor.name)) {
       return Status::invalid("a tensor's name is not UTF-8");
     }
     const bool negative = std::ranges::any_of(tensor.shape, [](int64_t extent) { return extent < 0; });

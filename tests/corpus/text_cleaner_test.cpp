@@ -6,9 +6,9 @@
 #include <set>
 
 #include "base/cat.h"
+#include "base/utf8.h"
 #include "corpus/corpus_builder.h"
 #include "corpus/stable_random.h"
-#include "text/utf8.h"
 
 namespace tandem::test {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "base/cat.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/chat_format.h"
 #include "text/chat_request.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 

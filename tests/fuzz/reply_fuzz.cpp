@@ -11,8 +11,8 @@
 
 #include "base/cat.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/reply_parser.h"
-#include "text/utf8.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/unicode_classes.h"
-#include "text/utf8.h"
 
 namespace tandem::test {
 

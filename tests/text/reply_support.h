@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/reply_parser.h"
 #include "text/text_fixtures.h"
-#include "text/utf8.h"
 
 namespace tandem {
 

@@ -13,10 +13,13 @@ at::Tensor exact_quantile_bias(const at::Tensor& scores, const at::Tensor& cutof
 }
 
 BiasHistogram::BiasHistogram(const at::Tensor& bias, int64_t num_bins) {
-  low_ = bias.min().item<double>() - 1.0;
-  width_ = (bias.max().item<double>() + 1.0 - low_) / static_cast<double>(num_bins);
+  const at::Tensor values = bias.detach().to(at::kDouble);
+  low_ = values.min() - 1.0;
+  width_ = (values.max() + 1.0 - low_) / static_cast<double>(num_bins);
   counts_ = at::zeros({bias.size(0), num_bins}, bias.options().dtype(at::kLong).requires_grad(false));
 }
+
+double BiasHistogram::bin_width() const { return width_.item<double>(); }
 
 void BiasHistogram::add(const at::Tensor& scores, const at::Tensor& cutoff, const at::Tensor& mask) {
   const at::NoGradGuard no_grad;
@@ -28,8 +31,8 @@ void BiasHistogram::add(const at::Tensor& scores, const at::Tensor& cutoff, cons
 
 at::Tensor BiasHistogram::solve(int64_t k) const {
   const at::Tensor cumulative = counts_.cumsum(1);
-  const double tokens = cumulative.select(1, cumulative.size(1) - 1).select(0, 0).item<double>();
-  const double quota = tokens * static_cast<double>(k) / static_cast<double>(counts_.size(0));
+  const at::Tensor tokens = cumulative.select(1, cumulative.size(1) - 1).select(0, 0).to(at::kDouble);
+  const at::Tensor quota = tokens * static_cast<double>(k) / static_cast<double>(counts_.size(0));
   // The first bin whose cumulative count exceeds q: as many bins as do not.
   const at::Tensor bin = (cumulative.to(at::kDouble) <= quota).sum(1, true).clamp_max(counts_.size(1) - 1);
   const at::Tensor in_bin = counts_.gather(1, bin).to(at::kDouble);

@@ -32,13 +32,12 @@ class BiasHistogram {
   void add(const at::Tensor& scores, const at::Tensor& cutoff, const at::Tensor& mask);
   // [E, bins] int64: sum it over ranks before solve().
   at::Tensor& counts() { return counts_; }
-  double bin_width() const { return width_; }
+  double bin_width() const;
   // b' [E] in double, not centred. At least one token was counted.
   at::Tensor solve(int64_t k) const;
 
  private:
-  double low_ = 0;
-  double width_ = 0;
+  at::Tensor low_, width_;  // scalars in double, on the device: counting does not wait for it
   at::Tensor counts_;
 };
 

@@ -1,4 +1,4 @@
-// text/utf8.h: decoding of UTF-8 that may be broken, as the Unicode standard's table 3-7 defines it.
+// base/utf8.h: decoding of UTF-8 that may be broken, as the Unicode standard's table 3-7 defines it.
 //
 //   Overlong forms, surrogates and code points above U+10FFFF are invalid. Stateless: any thread.
 #pragma once

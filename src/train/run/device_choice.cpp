@@ -1,0 +1,42 @@
+#include "train/run/device_choice.h"
+
+#include <torch/cuda.h>
+
+#include <charconv>
+
+#include "base/cat.h"
+#ifdef TANDEM_TORCH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#endif
+
+namespace tandem::train {
+
+Result<at::Device> choose_device(const std::string& name) {
+  const auto num_gpus = static_cast<int>(torch::cuda::device_count());
+  if (name == "cpu" || (name == "auto" && num_gpus == 0)) return at::Device(at::kCPU);
+  int index = 0;
+  if (name != "auto" && name != "cuda") {
+    const char* first = name.data() + 5;
+    const char* last = name.data() + name.size();
+    const bool is_number = name.starts_with("cuda:") && first != last;
+    const auto [stop, error] =
+        is_number ? std::from_chars(first, last, index) : std::from_chars_result{nullptr, std::errc::invalid_argument};
+    if (error != std::errc() || stop != last || index < 0) {
+      return Status::invalid(cat("--device: expected auto, cpu, cuda or cuda:<number>, found ", name));
+    }
+  }
+  if (index >= num_gpus) {
+    return Status::unsupported(cat("--device ", name, ": this LibTorch sees ", num_gpus, " CUDA devices"));
+  }
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+std::optional<int64_t> peak_memory_bytes([[maybe_unused]] at::Device device) {
+#ifdef TANDEM_TORCH_CUDA
+  // [0]: of all pools together.
+  if (device.is_cuda()) return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+#endif
+  return std::nullopt;
+}
+
+}  // namespace tandem::train

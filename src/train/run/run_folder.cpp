@@ -1,0 +1,182 @@
+#include "train/run/run_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/cat.h"
+#include "base/read_file.h"
+#include "weights/atomic_file.h"
+
+namespace tandem::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "step-", kSuffix = ".pt";
+
+Status folder_error(const std::string& path, std::string_view action, const std::error_code& error) {
+  return Status::io(cat(path, ": cannot ", action, ": ", error.message()));
+}
+
+std::string text_of(const fs::path& path) { return path.filename().string(); }
+
+// A name that a run gives to its files; anything else in the folder is not touched.
+bool is_run_file(const std::string& name) {
+  for (const std::string_view own : {"recipe.json", "config.json", "tiktoken.model", "tokenizer_config.json",
+                                     "generation_config.json", "log.jsonl", "checkpoints"}) {
+    if (name == own) return true;
+  }
+  return name.starts_with("bad-step-") && name.ends_with(".json");
+}
+
+Status copy_file(const std::string& from, const std::string& to) {
+  std::error_code error;
+  if (fs::equivalent(from, to, error)) return Status::ok();
+  const Result<std::string> bytes = read_file(from, "a tokenizer file");
+  if (!bytes.is_ok()) return bytes.status();
+  return write_file_atomic(to, bytes.value());
+}
+
+// Stop ids of a tokenizer that states none: the ids of the configuration, and the name that ends a message.
+std::string derived_generation_config(std::string_view config_json, const std::string& tokenizer_config) {
+  json out = json::object();
+  const json config = json::parse(config_json, nullptr, false);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key)) out[key] = config[key];
+  }
+  const json tokenizer = json::parse(tokenizer_config, nullptr, false);
+  if (tokenizer.is_object() && tokenizer.contains("added_tokens_decoder")) {
+    for (const auto& [id, token] : tokenizer["added_tokens_decoder"].items()) {
+      int64_t number = 0;
+      const bool is_id = std::from_chars(id.data(), id.data() + id.size(), number).ec == std::errc();
+      if (is_id && token.is_object() && token.value("content", "") == "<|end_of_msg|>") out["eos_token_id"] = number;
+    }
+  }
+  return out.dump(2) + "\n";
+}
+
+Status write_tokenizer_files(const Recipe& recipe, std::string_view config_json) {
+  if (recipe.tokenizer.empty()) return Status::ok();
+  for (const char* name : {"/tiktoken.model", "/tokenizer_config.json"}) {
+    TANDEM_RETURN_IF_ERROR(copy_file(recipe.tokenizer + name, recipe.run + name));
+  }
+  const std::string generation = "/generation_config.json";
+  std::error_code error;
+  if (fs::exists(recipe.tokenizer + generation, error)) {
+    return copy_file(recipe.tokenizer + generation, recipe.run + generation);
+  }
+  const Result<std::string> names = read_file(recipe.tokenizer + "/tokenizer_config.json", "a tokenizer file");
+  if (!names.is_ok()) return names.status();
+  return write_file_atomic(recipe.run + generation, derived_generation_config(config_json, names.value()));
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& run_dir, int64_t step) {
+  std::string digits = cat(step);
+  if (digits.size() < 8) digits.insert(0, 8 - digits.size(), '0');
+  return cat(run_dir, "/checkpoints/", kPrefix, digits, kSuffix);
+}
+
+std::vector<int64_t> list_checkpoints(const std::string& run_dir) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(run_dir + "/checkpoints", error), end; !error && it != end; it.increment(error)) {
+    const std::string name = text_of(it->path());
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    int64_t step = 0;
+    const char* last = name.data() + name.size() - kSuffix.size();
+    const auto [stop, parse_error] = std::from_chars(name.data() + kPrefix.size(), last, step);
+    if (parse_error == std::errc() && stop == last) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Status prune_checkpoints(const std::string& run_dir, int64_t keep) {
+  const std::vector<int64_t> steps = list_checkpoints(run_dir);
+  for (size_t i = 0; i + static_cast<size_t>(keep) < steps.size(); ++i) {
+    std::error_code error;
+    const std::string path = checkpoint_path(run_dir, steps[i]);
+    if (!fs::remove(path, error) && error) return folder_error(path, "remove the old checkpoint", error);
+  }
+  return Status::ok();
+}
+
+Status set_aside_damaged(const std::string& path) {
+  std::error_code error;
+  fs::rename(path, path + ".damaged", error);
+  return error ? folder_error(path, "rename the damaged checkpoint", error) : Status::ok();
+}
+
+Status prepare_run_folder(const std::string& run_dir, ExistingRun existing) {
+  std::error_code error;
+  fs::create_directories(run_dir, error);
+  if (error) return folder_error(run_dir, "make the run's folder", error);
+  const bool is_run = fs::exists(run_dir + "/recipe.json", error);
+  if (is_run && existing == ExistingRun::kRefuse) {
+    return Status::failed_precondition(
+        cat(run_dir, ": there is a run in this folder: --resume goes on with it, --overwrite starts it anew"));
+  }
+  std::vector<fs::path> old;
+  for (fs::directory_iterator it(run_dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = text_of(it->path());
+    if (!is_run && name != "checkpoints") {
+      return Status::invalid(
+          cat(run_dir, ": expected a new folder, an empty one or a run, found a folder with ", name));
+    }
+    if (is_run_file(name)) old.push_back(it->path());
+  }
+  if (error) return folder_error(run_dir, "list the run's folder", error);
+  for (size_t i = 0; existing == ExistingRun::kOverwrite && i < old.size(); ++i) {
+    fs::remove_all(old[i], error);
+    if (error) return folder_error(old[i].string(), "remove it", error);
+  }
+  fs::create_directories(run_dir + "/checkpoints", error);
+  return error ? folder_error(run_dir + "/checkpoints", "make the folder", error) : Status::ok();
+}
+
+Status write_run_files(const Recipe& recipe, std::string_view config_json) {
+  TANDEM_RETURN_IF_ERROR(write_file_atomic(recipe.run + "/recipe.json", recipe_json(recipe)));
+  TANDEM_RETURN_IF_ERROR(write_file_atomic(recipe.run + "/config.json", config_json));
+  return write_tokenizer_files(recipe, config_json);
+}
+
+std::string run_identity(const Recipe& recipe, std::string_view config_json,
+                         const std::map<std::string, std::vector<std::string>>& fingerprints) {
+  json identity = json::parse(recipe_json(recipe));
+  for (const char* free : {"run", "tokenizer", "validation", "micro_batch_tokens", "recompute_sublayers", "chunk_size",
+                           "require_loss_mask", "checkpoint", "log_every_steps", "explode_factor"}) {
+    identity.erase(free);
+  }
+  if (recipe.init_from) identity["init"] = "from a run";
+  identity["model"] = json::parse(config_json, nullptr, false);
+  identity["data"] = fingerprints;
+  return identity.dump();
+}
+
+Status check_identity(const std::string& run_dir, const std::string& of_run, const std::string& of_recipe) {
+  const json run = json::parse(of_run, nullptr, false), recipe = json::parse(of_recipe, nullptr, false);
+  if (!run.is_object()) return Status::invalid(cat(run_dir, ": the checkpoint does not say what run it belongs to"));
+  std::string message = cat(run_dir, ": cannot go on with a recipe that trains something else");
+  size_t differences = 0;
+  for (const json& change : json::diff(run, recipe)) {
+    const json::json_pointer place(change["path"].get<std::string>());
+    const auto value_in = [&](const json& from) {
+      if (!from.contains(place)) return std::string("nothing");
+      const json& value = from[place];
+      return value.is_structured() ? std::string("another value") : value.dump();
+    };
+    std::string key = place.to_string().substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    message += cat('\n', key, ": the run has ", value_in(run), ", the recipe ", value_in(recipe));
+    ++differences;
+  }
+  return differences == 0 ? Status::ok() : Status::failed_precondition(std::move(message));
+}
+
+}  // namespace tandem::train
