@@ -8,5 +8,6 @@ namespace tandem::app {
 // Each adds its subcommand; when it is chosen, `exit_code` receives the result.
 void register_pretrain(CLI::App& app, int& exit_code);
 void register_sft(CLI::App& app, int& exit_code);
+void register_check(CLI::App& app, int& exit_code);
 
 }  // namespace tandem::app

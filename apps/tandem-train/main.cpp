@@ -11,5 +11,6 @@ int main(int argc, char** argv) {
   int exit_code = tandem::app::kExitOk;
   tandem::app::register_pretrain(app, exit_code);
   tandem::app::register_sft(app, exit_code);
+  tandem::app::register_check(app, exit_code);
   return tandem::app::run_command_line(app, argc, argv, exit_code);
 }

@@ -1,6 +1,7 @@
 #include "train/modules/mla.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/api/include/torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +14,23 @@ namespace {
 
 constexpr int64_t kQueryBlock = 512;
 
+// LibTorch's fused attention, where it has one that takes a scale.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+constexpr bool kHasFusedAttention = true;
+at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  // The fused kernels want one head size: values are padded with zeros, and their part is cut out again.
+  const int64_t missing = q.size(3) - v.size(3);
+  const at::Tensor padded = missing > 0 ? at::constant_pad_nd(v, {0, missing}) : v;
+  return at::scaled_dot_product_attention(q, k, padded, {}, 0.0, /*is_causal=*/true, scale).narrow(3, 0, v.size(3));
+}
+#else
+constexpr bool kHasFusedAttention = false;
+at::Tensor fused_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, double) { return {}; }
+#endif
+
 // q, k, v [documents, H, length, ·].
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+  if (kHasFusedAttention && q.is_cuda() && q.scalar_type() != at::kDouble) return fused_attention(q, k, v, scale);
   const int64_t length = q.size(2);
   std::vector<at::Tensor> out;
   for (int64_t begin = 0; begin < length; begin += kQueryBlock) {
@@ -34,17 +50,25 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                             const SequenceLayout& layout) {
   if (layout.num_tokens == 0) return at::zeros_like(v);
+  const auto in_buckets = [&](const at::Tensor& x) {
+    return layout.buckets_in_order ? x : permute_padded(x, layout.bucket_rows, layout.row_in_buckets);
+  };
+  const at::Tensor queries = in_buckets(q), keys = in_buckets(k), values = in_buckets(v);
   std::vector<at::Tensor> out;
+  int64_t begin = 0;
   for (const DocumentBucket& bucket : layout.buckets) {
+    const int64_t rows = bucket.num_documents * bucket.length;
     const auto side_by_side = [&](const at::Tensor& x) {
-      return gather_padded(x, bucket.rows)
+      return x.narrow(0, begin, rows)
           .reshape({bucket.num_documents, bucket.length, x.size(1), x.size(2)})
           .transpose(1, 2);
     };
-    const at::Tensor attended = attend(side_by_side(q), side_by_side(k), side_by_side(v), scale);
+    const at::Tensor attended = attend(side_by_side(queries), side_by_side(keys), side_by_side(values), scale);
     out.push_back(attended.transpose(1, 2).reshape({-1, v.size(1), v.size(2)}));
+    begin += rows;
   }
-  return at::cat(out).index_select(0, layout.row_in_buckets);
+  const at::Tensor all = out.size() == 1 ? out[0] : at::cat(out);
+  return layout.buckets_in_order ? all : permute_padded(all, layout.row_in_buckets, layout.bucket_rows);
 }
 
 at::Tensor mla_layer(const ModelConfig& config, const LayerParameters& weights, const at::Tensor& x,

@@ -1,6 +1,7 @@
 #include "train/modules/moe.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <limits>
@@ -23,6 +24,23 @@ at::Tensor mask_refused_groups(const at::Tensor& biased, int64_t num_groups, int
       at::ones(score.sizes(), score.options().dtype(at::kBool)).scatter(1, order.narrow(1, 0, topk_group), false);
   return groups.masked_fill(refused.unsqueeze(2), -std::numeric_limits<double>::infinity()).reshape(biased.sizes());
 }
+
+// z [T, D] at token [n], zeros where token is T; place [T, k]: where the copies of a token are. The gradient is a sum
+// over k in a fixed order.
+class Dispatch : public torch::autograd::Function<Dispatch> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& z, const at::Tensor& token,
+                            const at::Tensor& place) {
+    ctx->save_for_backward({place});
+    return gather_padded(z, token);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradient) {
+    const at::Tensor place = ctx->get_saved_variables()[0];
+    const at::Tensor copies = gather_padded(gradient[0], place.reshape({-1}));
+    return {copies.reshape({place.size(0), place.size(1), copies.size(1)}).sum(1), at::Tensor(), at::Tensor()};
+  }
+};
 
 // Experts e_1 … e_m with their rows side by side, m · length.
 struct ExpertBucket {
@@ -60,16 +78,6 @@ at::Tensor mlp(const ModelConfig& config, const at::Tensor& x, const at::Tensor&
 
 }  // namespace
 
-at::Tensor gated_act(const ModelConfig& config, const at::Tensor& gate, const at::Tensor& up) {
-  const at::Tensor a = widen(gate), u = widen(up);
-  if (config.hidden_act == HiddenAct::kSilu) return (a * a.sigmoid() * u).to(gate.scalar_type());
-  const double beta = config.situ_beta;
-  const at::Tensor capped_gate = beta * (a / beta).tanh();
-  const at::Tensor capped_up =
-      config.situ_linear_beta ? *config.situ_linear_beta * (u / *config.situ_linear_beta).tanh() : u;
-  return (capped_gate * a.sigmoid() * capped_up).to(gate.scalar_type());
-}
-
 Routing route(const ModelConfig& config, const at::Tensor& logits, const at::Tensor& bias) {
   const int64_t k = config.num_experts_per_token;
   const at::Tensor score = logits.sigmoid();
@@ -99,28 +107,38 @@ at::Tensor routed_experts(const ModelConfig& config, const ExpertStack& experts,
   std::vector<int64_t> begin(load.size());
   std::exclusive_scan(load.begin(), load.end(), begin.begin(), int64_t{0});
 
-  // A copy of z for each of a token's experts: its gradient is a sum over k in a fixed order.
-  const at::Tensor copies = z.unsqueeze(1).expand({tokens, k, z.size(1)}).reshape({tokens * k, z.size(1)});
   const at::Tensor padded_order = at::constant_pad_nd(order, {0, 1}, tokens * k);
-  std::vector<at::Tensor> outputs, places;
-  for (const ExpertBucket& bucket : bucket_experts(load)) {
-    const auto count = static_cast<int64_t>(bucket.experts.size());
+  const std::vector<ExpertBucket> buckets = bucket_experts(load);
+  std::vector<at::Tensor> places;  // of (token, slot) pairs, bucket by bucket; tokens · k where padded
+  for (const ExpertBucket& bucket : buckets) {
     const at::Tensor chosen = at::tensor(bucket.experts, at::TensorOptions().dtype(at::kLong));
     const at::Tensor first = at::tensor(begin, at::TensorOptions().dtype(at::kLong)).index_select(0, chosen);
     const at::Tensor limit = load_host.index_select(0, chosen);
-    const at::Tensor slot = at::arange(bucket.length, at::TensorOptions().dtype(at::kLong)).unsqueeze(0);
+    const auto on_device = [&](const at::Tensor& x) { return x.to(z.device()).unsqueeze(1); };
+    const at::Tensor slot = at::arange(bucket.length, order.options()).unsqueeze(0);
     const at::Tensor place =
-        at::where(slot < limit.unsqueeze(1), first.unsqueeze(1) + slot, at::full({}, tokens * k, at::kLong));
-    places.push_back(padded_order.index_select(0, place.reshape({-1}).to(z.device())));
-    const at::Tensor rows = gather_padded(copies, places.back()).reshape({count, bucket.length, z.size(1)});
-    outputs.push_back(expert_mlp(config, experts, chosen.to(z.device()), rows).reshape({-1, z.size(1)}));
+        at::where(slot < on_device(limit), on_device(first) + slot, at::full({}, tokens * k, order.options()));
+    places.push_back(padded_order.index_select(0, place.reshape({-1})));
   }
   // Where each (token, slot) pair went; the entry behind the last collects the padding.
   const at::Tensor taken = at::cat(places);
   const at::Tensor place_of = at::empty({tokens * k + 1}, taken.options())
                                   .scatter(0, taken, at::arange(taken.size(0), taken.options()))
-                                  .narrow(0, 0, tokens * k);
-  const at::Tensor picked = at::cat(outputs).index_select(0, place_of).reshape({tokens, k, z.size(1)});
+                                  .narrow(0, 0, tokens * k)
+                                  .contiguous();
+  const at::Tensor token_of = at::floor_divide(taken, k);  // tokens · k → tokens: padding stays padding
+  const at::Tensor rows = Dispatch::apply(z, token_of, place_of.reshape({tokens, k}));
+  std::vector<at::Tensor> outputs;
+  int64_t at_row = 0;
+  for (const ExpertBucket& bucket : buckets) {
+    const auto count = static_cast<int64_t>(bucket.experts.size());
+    const at::Tensor chosen = at::tensor(bucket.experts, at::TensorOptions().dtype(at::kLong)).to(z.device());
+    const at::Tensor part = rows.narrow(0, at_row, count * bucket.length).reshape({count, bucket.length, z.size(1)});
+    outputs.push_back(expert_mlp(config, experts, chosen, part).reshape({-1, z.size(1)}));
+    at_row += count * bucket.length;
+  }
+  const at::Tensor all = outputs.size() == 1 ? outputs[0] : at::cat(outputs);
+  const at::Tensor picked = permute_padded(all, place_of, taken).reshape({tokens, k, z.size(1)});
   return at::bmm(routing.weights.unsqueeze(1), picked.to(routing.weights.scalar_type())).squeeze(1).to(z.scalar_type());
 }
 

@@ -1,12 +1,14 @@
 #include "train/modules/sequence_layout.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <bit>
 #include <numeric>
 
 #include "base/cat.h"
+#include "train/modules/kernel_calls.h"
 
 namespace tandem::train {
 namespace {
@@ -54,6 +56,9 @@ void lay_chunks(std::span<const int64_t> lengths, std::span<const int64_t> begin
   }
   std::vector<int64_t> rank(order.size());
   for (size_t i = 0; i < order.size(); ++i) rank[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  std::vector<int64_t> step_begin = {0};
+  for (const int64_t active : layout.active_documents) step_begin.push_back(step_begin.back() + active);
+  layout.step_begin = to_device(step_begin, device);
   layout.chunk_rows = to_device(rows, device);
   layout.row_in_chunks = to_device(row_in_chunks, device);
   layout.rank_of_document = to_device(rank, device);
@@ -67,6 +72,7 @@ void lay_buckets(std::span<const int64_t> lengths, std::span<const int64_t> begi
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
   std::vector<int64_t> row_in_buckets(static_cast<size_t>(layout.num_tokens));
+  std::vector<int64_t> all_rows;
   int64_t place = 0;
   for (size_t first = 0; first < order.size() && lengths[order[first]] > 0;) {
     DocumentBucket bucket;
@@ -81,11 +87,28 @@ void lay_buckets(std::span<const int64_t> lengths, std::span<const int64_t> begi
         rows.push_back(real ? begins[document] + i : layout.num_tokens);
       }
     }
+    all_rows.insert(all_rows.end(), rows.begin(), rows.end());
     bucket.rows = to_device(rows, device);
     layout.buckets.push_back(std::move(bucket));
   }
+  layout.buckets_in_order = all_rows == row_in_buckets && std::is_sorted(all_rows.begin(), all_rows.end());
+  layout.bucket_rows = to_device(all_rows, device);
   layout.row_in_buckets = to_device(row_in_buckets, device);
 }
+
+class PermutePadded : public torch::autograd::Function<PermutePadded> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& rows,
+                            const at::Tensor& inverse) {
+    ctx->save_for_backward({inverse});
+    return gather_padded(x, rows);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradient) {
+    const at::Tensor inverse = ctx->get_saved_variables()[0];
+    return {gather_padded(gradient[0], inverse), at::Tensor(), at::Tensor()};
+  }
+};
 
 }  // namespace
 
@@ -108,9 +131,17 @@ Result<SequenceLayout> make_sequence_layout(std::span<const int64_t> cu_seqlens,
 }
 
 at::Tensor gather_padded(const at::Tensor& x, const at::Tensor& rows) {
+  const at::Tensor dense = x.contiguous();
+  if (!(at::GradMode::is_enabled() && x.requires_grad()) && kernels::gather_takes(dense)) {
+    return kernels::gather(dense, rows);
+  }
   std::vector<int64_t> one_row = x.sizes().vec();
   one_row[0] = 1;
-  return at::cat({x, at::zeros(one_row, x.options())}).index_select(0, rows);
+  return at::cat({dense, at::zeros(one_row, x.options())}).index_select(0, rows);
+}
+
+at::Tensor permute_padded(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& inverse) {
+  return PermutePadded::apply(x, rows, inverse);
 }
 
 }  // namespace tandem::train

@@ -32,13 +32,16 @@ struct SequenceLayout {
 
   int64_t chunk_size = 0;
   std::vector<int64_t> active_documents;  // of step i: how many documents have more than i chunks
+  at::Tensor step_begin;                  // [steps + 1] the first chunk of step i: sums of active_documents
   at::Tensor chunk_rows;                  // [chunks · chunk_size] row of the batch, T where padded
   at::Tensor row_in_chunks;               // [T] the inverse
   at::Tensor rank_of_document;            // [N] place in the order by falling chunk count
   at::Tensor document_of_rank;            // [N]
 
   std::vector<DocumentBucket> buckets;
-  at::Tensor row_in_buckets;  // [T] place in the concatenation of the buckets
+  at::Tensor bucket_rows;         // the rows of all buckets
+  at::Tensor row_in_buckets;      // [T] place in the concatenation of the buckets
+  bool buckets_in_order = false;  // both are 0, 1, 2, …
 };
 
 // cu_seqlens: 0 first, not falling, the number of rows last. chunk_size: a power of two of at least 16.
@@ -46,5 +49,8 @@ Result<SequenceLayout> make_sequence_layout(std::span<const int64_t> cu_seqlens,
 
 // x [T, …] at `rows`, zeros where rows is T: [rows, …].
 at::Tensor gather_padded(const at::Tensor& x, const at::Tensor& rows);
+// The same where every row of x is taken once: inverse [T] is its place among `rows`. The gradient is a gather too, so
+// its value does not depend on thread timing.
+at::Tensor permute_padded(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& inverse);
 
 }  // namespace tandem::train

@@ -128,7 +128,7 @@ at::Tensor TrainModel::hidden(const at::Tensor& tokens, const SequenceLayout& la
   const auto run = [&](const at::Tensor& h, const LayerParameters& weights, const Sublayer& sublayer) {
     return options.recompute_sublayers ? recompute(sublayer, h, weights) : sublayer(h, weights);
   };
-  ResidualStream residual(config_, globals[Role::kEmbedTokens].index_select(0, tokens).to(options.compute));
+  ResidualStream residual(config_, at::embedding(globals[Role::kEmbedTokens], tokens).to(options.compute));
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerParameters& weights = layer_parameters(l);
     at::Tensor h =
