@@ -1,6 +1,7 @@
 #include "train/gradient_check.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 constexpr double kStep = 1e-4;
 
 double weighted_sum(const std::function<at::Tensor()>& f, const at::Tensor& weights) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   return (f() * weights).sum().item<double>();
 }
 

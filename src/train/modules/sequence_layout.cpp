@@ -130,6 +130,14 @@ Result<SequenceLayout> make_sequence_layout(std::span<const int64_t> cu_seqlens,
   return layout;
 }
 
+void SequenceLayout::change_tensors(FunctionRef<at::Tensor(const at::Tensor&)> change) {
+  for (at::Tensor* tensor : {&position, &step_begin, &chunk_rows, &row_in_chunks, &rank_of_document, &document_of_rank,
+                             &bucket_rows, &row_in_buckets}) {
+    *tensor = change(*tensor);
+  }
+  for (DocumentBucket& bucket : buckets) bucket.rows = change(bucket.rows);
+}
+
 at::Tensor gather_padded(const at::Tensor& x, const at::Tensor& rows) {
   const at::Tensor dense = x.contiguous();
   if (!(at::GradMode::is_enabled() && x.requires_grad()) && kernels::gather_takes(dense)) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/result.h"
 
 namespace tandem::train {
@@ -42,6 +43,9 @@ struct SequenceLayout {
   at::Tensor bucket_rows;         // the rows of all buckets
   at::Tensor row_in_buckets;      // [T] place in the concatenation of the buckets
   bool buckets_in_order = false;  // both are 0, 1, 2, …
+
+  // Replaces every tensor by what change() makes of it: the one list of them, for moving a layout to a device.
+  void change_tensors(FunctionRef<at::Tensor(const at::Tensor&)> change);
 };
 
 // cu_seqlens: 0 first, not falling, the number of rows last. chunk_size: a power of two of at least 16.

@@ -1,6 +1,7 @@
 #include "train/optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +31,7 @@ Optimizer::Optimizer(const ModelConfig& config, std::vector<Parameter>& paramete
 }
 
 void Optimizer::step(double learning_rate) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   ++num_steps_;
   for (Slot& slot : slots_) {
     if (!slot.parameter->value.grad().defined()) continue;
@@ -73,7 +74,7 @@ void Optimizer::zero_grad() {
 }
 
 double Optimizer::clip_gradients(double max_norm) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> squares;
   for (const Slot& slot : slots_) {
     const at::Tensor gradient = slot.parameter->value.grad();

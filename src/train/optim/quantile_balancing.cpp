@@ -1,6 +1,7 @@
 #include "train/optim/quantile_balancing.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 namespace tandem::train {
 
@@ -22,7 +23,7 @@ BiasHistogram::BiasHistogram(const at::Tensor& bias, int64_t num_bins) {
 double BiasHistogram::bin_width() const { return width_.item<double>(); }
 
 void BiasHistogram::add(const at::Tensor& scores, const at::Tensor& cutoff, const at::Tensor& mask) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const at::Tensor required = cutoff.to(at::kDouble).unsqueeze(1) - scores.to(at::kDouble);
   const at::Tensor bin = ((required - low_) / width_).floor().to(at::kLong).clamp(0, counts_.size(1) - 1);
   const at::Tensor counted = mask.defined() ? mask.to(at::kLong).unsqueeze(1).expand_as(bin) : at::ones_like(bin);

@@ -1,6 +1,7 @@
 #include "train/run/router_balancer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 namespace tandem::train {
 namespace {
@@ -34,7 +35,7 @@ void RouterBalancer::begin_step() {
 }
 
 void RouterBalancer::add(const std::vector<Routing>& routing, const at::Tensor& valid_rows) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   for (Layer& layer : layers_) {
     const Routing& route = routing[static_cast<size_t>(layer.index)];
     const at::Tensor ids = rows_of(route.ids, valid_rows).reshape({-1});
@@ -52,7 +53,7 @@ void RouterBalancer::add(const std::vector<Routing>& routing, const at::Tensor& 
 
 void RouterBalancer::update() {
   if (kind_ == BalancingKind::kNone) return;
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   for (Layer& layer : layers_) {
     const at::Tensor bias =
         kind_ == BalancingKind::kHistogram

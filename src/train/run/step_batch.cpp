@@ -14,13 +14,10 @@ at::Tensor int64_tensor(const std::vector<int64_t>& values) {
 // Applies `change` to every tensor of a batch.
 template <class Change>
 void change_tensors(MicroBatch& batch, const Change& change) {
-  SequenceLayout& layout = batch.layout;
-  for (at::Tensor* tensor :
-       {&batch.tokens, &batch.trained_rows, &batch.targets, &batch.valid_rows, &layout.position, &layout.chunk_rows,
-        &layout.row_in_chunks, &layout.rank_of_document, &layout.document_of_rank, &layout.row_in_buckets}) {
+  for (at::Tensor* tensor : {&batch.tokens, &batch.trained_rows, &batch.targets, &batch.valid_rows}) {
     if (tensor->defined()) *tensor = change(*tensor);
   }
-  for (DocumentBucket& bucket : layout.buckets) bucket.rows = change(bucket.rows);
+  batch.layout.change_tensors(change);
 }
 
 // Collects sequences and turns them into one micro-batch.

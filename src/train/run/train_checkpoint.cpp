@@ -1,6 +1,7 @@
 #include "train/run/train_checkpoint.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <exception>
@@ -81,7 +82,7 @@ TrainCheckpoint parse_archive(const std::string& bytes) {
 }
 
 Status copy_values(const std::string& path, const NamedTensors& from, const NamedTensors& to) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   if (from.size() != to.size()) {
     return Status::invalid(cat(path, ": expected ", to.size(), " tensors of this model, found ", from.size()));
   }

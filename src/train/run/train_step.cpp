@@ -1,6 +1,7 @@
 #include "train/run/train_step.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +35,7 @@ at::Tensor TrainStep::accumulate(const MicroBatch& host_batch, int64_t num_train
   at::Tensor loss = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device_));
   const int64_t rows = batch.num_trained();
   if (rows == 0) {  // its tokens count for the routers all the same
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     model_.hidden(batch.tokens, batch.layout, options);
     balancer_.add(routing, batch.valid_rows);
     return loss;
@@ -75,7 +76,7 @@ void TrainStep::apply(double learning_rate) {
 }
 
 double TrainStep::loss_sum(const MicroBatch& host_batch) const {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const MicroBatch batch = to_device(host_batch, device_);
   const int64_t rows = batch.num_trained();
   at::Tensor sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device_));
@@ -89,7 +90,7 @@ double TrainStep::loss_sum(const MicroBatch& host_batch) const {
 }
 
 std::vector<std::pair<std::string, double>> TrainStep::gradient_norms(double grad_norm) const {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const double clipped_by = std::isfinite(grad_norm) ? std::max(1.0, grad_norm / clip_norm_) : 1.0;
   std::vector<std::pair<std::string, double>> norms;
   for (const Parameter& parameter : model_.parameters()) {
