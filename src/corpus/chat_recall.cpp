@@ -95,6 +95,9 @@ void make_recall(ChatContext& context, ChatExample& example) {
   std::vector<Message>& messages = example.request.messages;
   // The system message has nothing that is "mine" to the user.
   const bool may_be_system = std::ranges::none_of(early, [](const Fact& fact) { return fact.is_mine; });
+  // Sometimes the facts are not the first that is said.
+  if (draw.chance(25))
+    add_read_turn(context, example, filler_text(context, std::min<int64_t>(context.gap_tokens / 4, 500)));
   std::string before;  // of the first question, in its message
   switch (draw.below(may_be_system ? 4 : 3)) {
     case 0:  // all in one message

@@ -102,7 +102,8 @@ Message assistant_message(std::string reasoning, std::string text) {
 std::string filler_sentence(ChatDraw& draw) {
   const std::string_view form = draw.pick(kFillerForms);
   const std::string_view first = draw.pick(kPlainWords);
-  const std::string_view second = draw.pick(kPlainWords);
+  std::string_view second = draw.pick(kPlainWords);
+  while (second == first) second = draw.pick(kPlainWords);
   const std::string_view object = draw.pick(kObjects);
   const std::string_view month = draw.pick(kMonths);
   return fill(form, {first, second, object, month, draw.pick(kAnimals)});
