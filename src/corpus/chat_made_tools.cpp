@@ -242,17 +242,21 @@ void draw_result(ChatDraw& draw, const MadeTool& tool, ToolCase& out) {
 DrawnTool draw_made_tool(ChatDraw& draw) { return make_tool(draw).drawn; }
 
 ToolUse draw_made_tool_use(ChatDraw& draw) {
-  const MadeTool tool = make_tool(draw);
-  ToolCase use = draw.item([&] {
+  struct Drawn {
+    std::string key;
+    ToolUse use;
+  };
+  Drawn drawn = draw.item([&] {
+    MadeTool tool = make_tool(draw);
     ToolCase out;
     out.arguments = JsonValue::object();
     std::vector<std::string> said;
-    std::string key = cat("call:made:", tool.drawn.name);
+    out.key = cat("call:made:", tool.drawn.name);
     for (size_t i = 0; i < tool.parameters.size(); ++i) {
       if (i == tool.left_out) continue;
       const Parameter& parameter = *tool.parameters[i];
       Value value = parameter.value(draw);
-      key += cat(":", parameter.name, "=", value.said);
+      out.key += cat(":", parameter.name, "=", value.said);
       said.push_back(cat(parameter.name, " ", value.said));
       out.arguments.mutable_members().emplace_back(parameter.name, std::move(value.json));
     }
@@ -264,14 +268,13 @@ ToolUse draw_made_tool_use(ChatDraw& draw) {
     constexpr std::string_view kForms[] = {
         "Please {0} with {1}.",  "{2} with {1}.", "I want to {0}: {1}.", "{2}, {1}.",
         "Can you {0} with {1}?", "{2}. {1}.",     "Call {3} with {1}.",  "Use {3}: {1}."};
-    out.question =
-        fill(draw.pick(kForms), {tool.drawn.purpose, list, capitalized(tool.drawn.purpose), tool.drawn.name});
+    const std::string& purpose = tool.drawn.purpose;
+    out.question = fill(draw.pick(kForms), {purpose, list, capitalized(purpose), tool.drawn.name});
     draw_result(draw, tool, out);
-    // Of few values the result is a part too, or one split would have none.
-    out.key = cat(key, ":", out.answer);
-    return out;
+    std::string key = out.key;
+    return Drawn{std::move(key), {std::move(tool.drawn), std::move(out)}};
   });
-  return {tool.drawn, std::move(use)};
+  return std::move(drawn.use);
 }
 
 }  // namespace tandem

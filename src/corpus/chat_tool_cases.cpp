@@ -43,8 +43,7 @@ ToolCase draw_weather(ChatDraw& draw) {
   const int64_t degrees = celsius ? draw.between(-12, 38) : draw.between(10, 100);
   const std::string_view sky = draw.pick(kSkies);
   ToolCase out;
-  // Without a unit the town alone is asked for: the answer is part of the key then, as towns are few.
-  out.key = cat("call:weather:", town, ":", says_unit ? std::string(unit) : cat("any:", degrees, ":", sky));
+  out.key = cat("call:weather:", town, ":", says_unit ? unit : "any");
   out.question = says_unit ? fill(draw.pick(kForms), {town, celsius ? "Celsius" : "Fahrenheit"})
                            : fill(draw.pick(kPlainForms), {town});
   out.arguments = object({{"city", text(town)}});

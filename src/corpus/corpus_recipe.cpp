@@ -142,8 +142,8 @@ void read_shares(const Json& json, const std::string& where, ChatSetRecipe& out,
     out.shares[static_cast<size_t>(family)] = static_cast<int>(share);
     total += share;
   }
-  if (total == 0) fields.fail("", "expected a share above 0, found none");
   fields.finish();
+  if (total == 0) fields.fail("", "expected a share above 0, found none");
 }
 
 ChatSetRecipe read_chat_set(const Json& json, const std::string& where, Status& status) {

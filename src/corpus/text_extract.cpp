@@ -106,6 +106,7 @@ class HtmlReader {
         ++at_;
       }
     }
+    while (!out_.empty() && is_space(out_.back())) out_.pop_back();
     return std::move(out_);
   }
 
@@ -149,7 +150,10 @@ class HtmlReader {
       skipped_ = name;
       depth_ = 1;
     }
-    if (contains(kBlockElements, name) && depth_ == 0 && !out_.empty()) out_ += "\n\n";
+    if (!closes && (name == "script" || name == "style")) {  // raw text: a '<' in it begins no tag
+      at_ = std::min(html_.find(cat("</", name), at_), html_.size());
+    }
+    if (contains(kBlockElements, name) && depth_ == 0 && !out_.empty() && !out_.ends_with("\n\n")) out_ += "\n\n";
   }
 
   std::string_view html_;
