@@ -6,6 +6,8 @@
 namespace tandem::app {
 
 // Each adds its subcommand; when it is chosen, `exit_code` receives the result.
+void register_tokenizer(CLI::App& app, int& exit_code);
+void register_corpus(CLI::App& app, int& exit_code);
 void register_pretrain(CLI::App& app, int& exit_code);
 void register_sft(CLI::App& app, int& exit_code);
 void register_check(CLI::App& app, int& exit_code);

@@ -9,6 +9,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TANDEM_VERSION);
   int exit_code = tandem::app::kExitOk;
+#ifndef TANDEM_GPU_BUILD
+  tandem::app::register_tokenizer(app, exit_code);
+  tandem::app::register_corpus(app, exit_code);
+#endif
   tandem::app::register_pretrain(app, exit_code);
   tandem::app::register_sft(app, exit_code);
   tandem::app::register_check(app, exit_code);

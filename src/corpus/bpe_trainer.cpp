@@ -24,6 +24,10 @@ struct PairKeyHash {
   size_t operator()(PairKey key) const { return mix_bits(key); }
 };
 
+size_t num_digits(std::string_view bytes) {
+  return static_cast<size_t>(std::ranges::count_if(bytes, [](char c) { return c >= '0' && c <= '9'; }));
+}
+
 // The pieces as symbols, and every adjacent pair with its count. A pair's list names the pieces it occurs in and
 // perhaps more, never fewer.
 class MergeState {
@@ -111,6 +115,7 @@ class MergeState {
       const auto pair = pairs_.find(key);
       if (pair == pairs_.end()) continue;
       if (tokens_[key >> 32].size() + tokens_[static_cast<uint32_t>(key)].size() > options_.max_token_bytes) continue;
+      if (options_.single_digits && num_digits(bytes_of(key)) > 1) continue;
       if (const auto known = ids_.find(bytes_of(key)); known != ids_.end()) {
         known_.push({known->second, key});
       } else {

@@ -26,6 +26,7 @@ struct BpeTrainerOptions {
   int64_t num_ranks = 0;        // 256 or more
   int64_t min_pair_count = 2;   // a pair that occurs less often never becomes a token
   size_t max_token_bytes = 32;  // keeps rulers of dashes and the like out of the vocabulary
+  bool single_digits = false;   // no learned token holds two ASCII digits: a model then reads numbers digit by digit
 };
 
 class BpeTrainer {

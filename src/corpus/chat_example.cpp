@@ -69,6 +69,7 @@ std::string_view chat_family_name(ChatFamily family) {
     case ChatFamily::kToolAnswer: return "tool_answer";
     case ChatFamily::kUnknownTool: return "unknown_tool";
     case ChatFamily::kJson: return "json";
+    case ChatFamily::kEveryday: return "everyday";
   }
   return "";
 }

@@ -20,17 +20,18 @@ namespace tandem {
 
 enum class ChatFamily {
   kGreeting,     // hello, who are you, thank you
-  kArithmetic,   // + - × of two numbers, worked out in the think channel
+  kArithmetic,   // + - × of two numbers, worked out in the think channel, or in the answer when thinking is off
   kCopy,         // a text given back exactly
-  kRecall,       // a fact stated and asked for after a gap
+  kRecall,       // facts stated and asked for after a gap
   kMultiTurn,    // sums and facts over several turns, then a question about an early one
   kReading,      // a question on a text in the prompt, perhaps one that it does not answer
   kToolCall,     // declared tools, the reply is a call
   kToolAnswer,   // call and result in the history, the reply uses the result
   kUnknownTool,  // asked for what no declared tool does: the reply says so
   kJson,         // response_format json_object or json_schema
+  kEveryday,     // the next day, counting, the larger number, spelling; and what a small model does not know
 };
-inline constexpr int kNumChatFamilies = 10;
+inline constexpr int kNumChatFamilies = 11;
 std::string_view chat_family_name(ChatFamily family);
 
 struct ChatExample {

@@ -6,6 +6,7 @@
 //   (chat_draw.h). Every reply is what the reply parser reads back. Immutable: any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,27 +17,36 @@
 
 namespace tandem {
 
+// Of 100 places of a mixture, by family (recall and arithmetic most often).
+inline constexpr std::array<int, kNumChatFamilies> kDefaultChatShares = {5, 18, 8, 16, 9, 7, 13, 10, 5, 6, 3};
+
 struct ChatGeneratorOptions {
   uint64_t seed = 1;
-  int64_t max_gap_tokens = 1024;         // gaps are drawn so that every octave up to here is equally likely
+  int64_t min_gap_tokens = 8;
+  int64_t max_gap_tokens = 1024;  // gaps are drawn so that every octave between the two is equally likely
+  int64_t min_questions = 1;      // of a kRecall conversation: how many of its facts are asked for
+  int64_t max_questions = 1;
+  std::array<int, kNumChatFamilies> shares = kDefaultChatShares;
   std::vector<std::string> prose;        // paragraphs to fill gaps with, next to the generator's own sentences
   const Tokenizer* tokenizer = nullptr;  // measures gaps and outlives the generator; null: four bytes are one token
 };
 
 class ChatGenerator {
  public:
-  explicit ChatGenerator(ChatGeneratorOptions options) : options_(std::move(options)) {}
+  explicit ChatGenerator(ChatGeneratorOptions options);
 
   // `gap_tokens`: of kRecall and kMultiTurn, how long the filler is at least; it is a sentence longer at most in each
   // turn that it is spread over (four at most). Unset: drawn.
   ChatExample example(ChatFamily family, ChatSplit split, uint64_t index,
                       std::optional<int64_t> gap_tokens = std::nullopt) const;
 
-  // The family of a mixture's place `index`, by the shares below (recall and arithmetic most often).
+  // The family of a mixture's place `index`, by the options' shares.
   ChatFamily family_of(uint64_t index) const;
 
  private:
   ChatGeneratorOptions options_;
+  std::vector<int64_t> prose_tokens_;  // length of each paragraph of options_.prose
+  int total_share_ = 0;
 };
 
 }  // namespace tandem

@@ -71,6 +71,44 @@ Record draw_meeting(ChatDraw& draw) {
           record_of({{"guests", guests}, {"day", text(day)}, {"city", text(town)}})};
 }
 
+// Any of many fields, in any order.
+Record draw_fields(ChatDraw& draw) {
+  struct Choice {
+    std::string_view name;
+    JsonValue (*value)(ChatDraw&);
+  };
+  constexpr Choice kChoices[] = {
+      {"name", [](ChatDraw& d) { return text(d.pick(kNames)); }},
+      {"friend", [](ChatDraw& d) { return text(d.pick(kNames)); }},
+      {"town", [](ChatDraw& d) { return text(d.pick(kTowns)); }},
+      {"job", [](ChatDraw& d) { return text(d.pick(kJobs)); }},
+      {"animal", [](ChatDraw& d) { return text(d.pick(kAnimals)); }},
+      {"colour", [](ChatDraw& d) { return text(d.pick(kColours)); }},
+      {"food", [](ChatDraw& d) { return text(d.pick(kFoods)); }},
+      {"day", [](ChatDraw& d) { return text(d.pick(kDays)); }},
+      {"date", [](ChatDraw& d) { return text(draw_date(d)); }},
+      {"room", [](ChatDraw& d) { return text(d.pick(kRooms)); }},
+      {"age", [](ChatDraw& d) { return integer(d.between(1, 99)); }},
+      {"count", [](ChatDraw& d) { return integer(d.between(1, 999)); }},
+      {"price", [](ChatDraw& d) { return JsonValue::number(cat(d.between(1, 80), ".5")); }},
+      {"code", [](ChatDraw& d) { return integer(d.between(1000, 9999)); }},
+  };
+  std::vector<size_t> order(std::size(kChoices));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const size_t count = 2 + draw.below(4);
+  Record out{"json:fields", "", JsonValue::object()};
+  for (size_t i = 0; i < count; ++i) {
+    std::swap(order[i], order[i + draw.below(order.size() - i)]);
+    const Choice& choice = kChoices[order[i]];
+    JsonValue value = choice.value(draw);
+    const std::string said = value.is_string() ? std::string(value.text()) : format_json_spaced(value);
+    out.key += cat(":", choice.name, "=", said);
+    out.sentence += cat(out.sentence.empty() ? "" : " ", "The ", choice.name, " is ", said, ".");
+    out.value.mutable_members().emplace_back(choice.name, std::move(value));
+  }
+  return out;
+}
+
 std::string_view schema_type(const JsonValue& value) {
   if (value.kind() != JsonKind::kNumber) return json_kind_name(value.kind());
   return value.text().find('.') == std::string::npos ? "integer" : "number";
@@ -92,7 +130,7 @@ JsonValue schema_of(const JsonValue& record) {
 
 void make_json(ChatContext& context, ChatExample& example) {
   ChatDraw& draw = context.draw;
-  constexpr Record (*kRecords[])(ChatDraw&) = {draw_person, draw_purchase, draw_meeting};
+  constexpr Record (*kRecords[])(ChatDraw&) = {draw_person, draw_purchase, draw_meeting, draw_fields, draw_fields};
   const auto make = kRecords[draw.below(std::size(kRecords))];
   const Record record = draw.item([&] { return make(draw); });
   std::string names;

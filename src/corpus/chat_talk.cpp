@@ -17,64 +17,130 @@ struct Question {
   std::string answer;
 };
 
+struct Greeting {
+  std::span<const std::string_view> forms;
+  std::string_view reply;
+};
+
+constexpr std::string_view kHelloForms[] = {"hello",
+                                            "hi",
+                                            "hey",
+                                            "hello there",
+                                            "hi there",
+                                            "hey there",
+                                            "good morning",
+                                            "good evening",
+                                            "good day",
+                                            "good afternoon",
+                                            "hello nano",
+                                            "hi nano",
+                                            "nice to meet you",
+                                            "howdy",
+                                            "hello, can you hear me",
+                                            "hi, are you there"};
+constexpr std::string_view kHowForms[] = {"how are you",           "how are you today", "how are you doing",
+                                          "how is it going",       "what's up",         "are you well",
+                                          "how do you feel today", "how's it going"};
+constexpr std::string_view kWhoForms[] = {"who are you",
+                                          "what are you",
+                                          "what is your name",
+                                          "what's your name",
+                                          "tell me who you are",
+                                          "introduce yourself",
+                                          "who r u",
+                                          "what kind of model are you",
+                                          "who am I talking to",
+                                          "tell me about yourself",
+                                          "are you a person",
+                                          "are you human",
+                                          "are you a robot",
+                                          "what model is this",
+                                          "which model are you",
+                                          "do you have a name"};
+constexpr std::string_view kMakerForms[] = {"who made you",         "who created you",     "who trained you",
+                                            "where are you from",   "who built you",       "how were you made",
+                                            "how were you trained", "what are you made of"};
+constexpr std::string_view kSizeForms[] = {"how big are you",       "how many parameters do you have",
+                                           "are you a large model", "how small are you",
+                                           "are you smart",         "how clever are you"};
+constexpr std::string_view kAbilityForms[] = {"what can you do",         "how can you help me",
+                                              "what are you good at",    "which things can you do",
+                                              "tell me what you can do", "help",
+                                              "can you help me",         "what do you do",
+                                              "what can I ask you",      "I need help"};
+constexpr std::string_view kThanksForms[] = {
+    "thank you",   "thanks", "thank you very much", "thanks a lot",       "great, thanks", "that was helpful",
+    "many thanks", "thx",    "thank you nano",      "thanks for the help"};
+constexpr std::string_view kByeForms[] = {"bye",           "goodbye",      "see you",         "good night", "bye bye",
+                                          "see you later", "that was all", "have a nice day", "bye nano"};
+constexpr std::string_view kMyNameForms[] = {"what is my name", "who am I", "do you know my name", "what's my name",
+                                             "do you know who I am"};
+constexpr Greeting kGreetings[] = {
+    {kHelloForms, "Hello! How can I help you?"},
+    {kHelloForms, "Hello! How can I help you?"},
+    {kHowForms, "I am well, thank you. How can I help you?"},
+    {kWhoForms, "I am nano, a small Tandem model with the architecture of Kimi K3."},
+    {kWhoForms, "I am nano, a small Tandem model with the architecture of Kimi K3."},
+    {kMakerForms, "I am nano. I was trained with Tandem, on free texts and on made-up conversations."},
+    {kSizeForms,
+     "I am very small: about twenty million parameters. I know little, but I can work with what you tell me."},
+    {kAbilityForms,
+     "I can remember what you tell me, copy text, calculate with small numbers, answer questions on a text, write JSON "
+     "and call tools."},
+    {kThanksForms, "You are welcome!"},
+    {kByeForms, "Goodbye!"},
+    {kMyNameForms, "You have not told me your name."},
+};
+
+// A form in one of many spellings; the key is the spelling, so that every form is learned and every test is new.
 Exchange draw_greeting(ChatDraw& draw) {
-  constexpr std::string_view kHelloForms[] = {"Hello, I am {0}.", "Hi, my name is {0}.",    "Good morning! {0} here.",
-                                              "Hey, it's {0}.",   "Good evening, I'm {0}.", "Hi there, {0} speaking."};
-  constexpr std::string_view kPlainHellos[] = {"Hello!",       "Hi",  "Hey there", "Good morning", "Good evening!",
-                                               "Hello there.", "hi!", "hello",     "Good day."};
-  constexpr std::string_view kWhoForms[] = {
-      "Who are you?",        "What are you?", "What is your name?",         "Tell me who you are.",
-      "Introduce yourself.", "who r u",       "What kind of model are you?"};
-  constexpr std::string_view kAbilityForms[] = {"What can you do?",         "How can you help me?",
-                                                "What are you good at?",    "Which things can you do?",
-                                                "Tell me what you can do.", "help"};
-  constexpr std::string_view kThanksForms[] = {"Thank you, {0} is happy now.", "Thanks! {0} says thanks too.",
-                                               "That was all, thank you from {0}.", "Great, thanks. Bye from {0}!",
-                                               "{0} and I thank you."};
-  const std::string_view name = draw.pick(kNames);
-  switch (draw.below(5)) {
-    case 0: {
-      const std::string_view form = draw.pick(kHelloForms);
-      return {cat("greeting:", form, ":", name), fill(form, {name}), cat("Hello, ", name, "! How can I help you?")};
-    }
-    case 1: {
-      const std::string_view form = draw.pick(kPlainHellos);
-      return {cat("greeting:", form), std::string(form), "Hello! How can I help you?"};
-    }
-    case 2: {
-      const std::string_view form = draw.pick(kWhoForms);
-      return {cat("greeting:", form), std::string(form),
-              "I am nano, a very small language model with the architecture of Kimi K3, trained with Tandem."};
-    }
-    case 3: {
-      const std::string_view form = draw.pick(kAbilityForms);
-      return {
-          cat("greeting:", form), std::string(form),
-          "I can remember facts from our conversation, copy text, calculate with small numbers, answer questions on "
-          "a text, write JSON and call tools."};
-    }
-    default: {
-      const std::string_view form = draw.pick(kThanksForms);
-      return {cat("greeting:", form, ":", name), fill(form, {name}), "You are welcome!"};
-    }
+  constexpr std::string_view kNameHellos[] = {"Hello, I am {0}.", "Hi, my name is {0}.",    "Good morning! {0} here.",
+                                              "Hey, it's {0}.",   "Good evening, I'm {0}.", "Hi there, {0} speaking.",
+                                              "hi I'm {0}",       "hello, my name is {0}"};
+  constexpr std::string_view kEnds[] = {"", ".", "!", "?", "!!", " :)", "??", "...", " please", ", please."};
+  constexpr std::string_view kStarts[] = {"", "", "", "", "Hello! ", "Hi, ", "hey, ", "So, ", "Well, ", "ok, ", "And "};
+  if (draw.chance(15)) {
+    const std::string_view name = draw.pick(kNames);
+    const std::string text = fill(draw.pick(kNameHellos), {name});
+    return {cat("greeting:", text), text, cat("Hello, ", name, "! How can I help you?")};
   }
+  const Greeting& greeting = kGreetings[draw.below(std::size(kGreetings))];
+  const std::string_view start = draw.pick(kStarts);
+  std::string form(draw.pick(greeting.forms));
+  if (start.empty() ? draw.chance(60) : start.ends_with("! ")) form = capitalized(form);
+  const std::string text = cat(start, form, draw.pick(kEnds));
+  return {cat("greeting:", text), text, std::string(greeting.reply)};
 }
 
 std::string draw_copy_text(ChatDraw& draw) {
   constexpr std::string_view kLetters = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0123456789";
   std::string out;
-  switch (draw.below(5)) {
-    case 0:
-      for (int64_t n = draw.between(3, 12); n > 0; --n) out += cat(out.empty() ? "" : " ", draw.pick(kPlainWords));
-      return out;
+  const auto words = [&](std::span<const std::string_view> list, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) out += cat(out.empty() ? "" : " ", draw.pick(list));
+  };
+  switch (draw.below(8)) {
+    case 0: words(kPlainWords, draw.between(2, 14)); return out;
     case 1:
-      for (int64_t n = draw.between(4, 16); n > 0; --n) out += static_cast<char>('0' + draw.below(10));
+      for (int64_t n = draw.between(3, 16); n > 0; --n) out += static_cast<char>('0' + draw.below(10));
       return out;
     case 2:
-      for (int64_t n = draw.between(6, 20); n > 0; --n) out += kLetters[draw.below(kLetters.size())];
+      for (int64_t n = draw.between(4, 20); n > 0; --n) out += kLetters[draw.below(kLetters.size())];
       return out;
     case 3:
-      for (int64_t n = draw.between(3, 8); n > 0; --n) out += cat(out.empty() ? "" : ", ", draw.between(1, 999));
+      for (int64_t n = draw.between(3, 10); n > 0; --n) out += cat(out.empty() ? "" : ", ", draw.between(1, 999));
+      return out;
+    case 4: {  // words of all kinds, some of them capitals
+      const std::span<const std::string_view> lists[] = {kNames, kTowns, kObjects, kAnimals, kFoods, kColours, kJobs};
+      for (int64_t n = draw.between(2, 10); n > 0; --n) {
+        out += cat(out.empty() ? "" : " ", draw.pick(lists[draw.below(std::size(lists))]));
+      }
+      return out;
+    }
+    case 5:  // codes
+      for (int64_t n = draw.between(1, 4); n > 0; --n) {
+        out += cat(out.empty() ? "" : " ", kLetters.substr(draw.below(24), 1), kLetters.substr(draw.below(24), 1), "-",
+                   draw.between(10, 9999));
+      }
       return out;
     default: {
       for (int64_t n = draw.between(1, 3); n > 0; --n) out += cat(out.empty() ? "" : " ", filler_sentence(draw));
@@ -162,7 +228,15 @@ void make_copy(ChatContext& context, ChatExample& example) {
                                          "Please repeat the following.\n{0}",
                                          "Write this again, word for word:\n{0}",
                                          "{0}\n\nRepeat the line above.",
-                                         "Echo: {0}"};
+                                         "Echo: {0}",
+                                         "Repeat: {0}",
+                                         "Repeat after me: {0}",
+                                         "Please repeat: {0}",
+                                         "repeat this: {0}",
+                                         "Say: {0}",
+                                         "Write: {0}",
+                                         "Can you repeat this? {0}",
+                                         "Copy this exactly:\n{0}"};
   example.request.messages.push_back(user_message(fill(draw.pick(kForms), {exchange.answer})));
   example.reply = assistant_message(
       context.think("", "I copy the text.", "I copy the text as it is, without any change."), exchange.answer);

@@ -22,21 +22,33 @@ std::string clock_time(ChatDraw& draw) {
 }
 
 ToolCase draw_weather(ChatDraw& draw) {
-  constexpr std::string_view kForms[] = {"What is the weather in {0}, in degrees {1}?",
-                                         "How warm is it in {0}? Use {1}.",
-                                         "Is it cold in {0} today? Please answer in {1}.",
-                                         "Weather in {0} please, {1}.", "Tell me the temperature in {0} in {1}."};
+  constexpr std::string_view kForms[] = {
+      "What is the weather in {0}, in degrees {1}?",    "How warm is it in {0}? Use {1}.",
+      "Is it cold in {0} today? Please answer in {1}.", "Weather in {0} please, {1}.",
+      "Tell me the temperature in {0} in {1}.",         "Give me the weather of {0} with {1}."};
+  constexpr std::string_view kPlainForms[] = {"What is the weather in {0}?",
+                                              "What's the weather like in {0}?",
+                                              "How is the weather in {0}?",
+                                              "what is the weather in {0}",
+                                              "Weather in {0}?",
+                                              "How warm is it in {0} today?",
+                                              "Is it cold in {0}?",
+                                              "Tell me the weather in {0}.",
+                                              "Do I need a coat in {0}?"};
   constexpr std::string_view kSkies[] = {"sunny", "cloudy", "rainy", "windy", "foggy", "snowy"};
   const std::string_view town = draw.pick(kTowns);
+  const bool says_unit = draw.chance(55);
   const bool celsius = draw.chance(60);
   const std::string_view unit = celsius ? "celsius" : "fahrenheit";
   const int64_t degrees = celsius ? draw.between(-12, 38) : draw.between(10, 100);
   const std::string_view sky = draw.pick(kSkies);
   ToolCase out;
-  out.key = cat("call:weather:", town, ":", unit);
-  out.question = fill(draw.pick(kForms), {town, celsius ? "Celsius" : "Fahrenheit"});
-  out.arguments = object({{"city", text(town)}, {"unit", text(unit)}});
-  out.result = cat("{\"temperature\": ", degrees, ", \"sky\": \"", sky, "\"}");
+  out.key = cat("call:weather:", town, ":", says_unit ? unit : "any");
+  out.question = says_unit ? fill(draw.pick(kForms), {town, celsius ? "Celsius" : "Fahrenheit"})
+                           : fill(draw.pick(kPlainForms), {town});
+  out.arguments = object({{"city", text(town)}});
+  if (says_unit) out.arguments.mutable_members().emplace_back("unit", text(unit));
+  out.result = cat("{\"temperature\": ", degrees, ", \"unit\": \"", unit, "\", \"sky\": \"", sky, "\"}");
   out.sentence = cat("It is ", degrees, celsius ? " °C" : " °F", " and ", sky, " in ", town, ".");
   out.answer = cat("It is ", degrees, " ");
   return out;
@@ -227,9 +239,16 @@ ToolCase draw_alarm(ChatDraw& draw) {
   return out;
 }
 
+struct ToolKind {
+  std::string_view name;
+  std::string_view purpose;
+  std::string_view declaration;  // JSON of the function object
+  ToolCase (*draw)(ChatDraw&);
+};
+
 constexpr ToolKind kTools[] = {
     {"get_weather", "tell the weather",
-     R"({"name":"get_weather","description":"Current weather of a city","parameters":{"type":"object","properties":{"city":{"type":"string"},"unit":{"type":"string","enum":["celsius","fahrenheit"]}},"required":["city","unit"]}})",
+     R"({"name":"get_weather","description":"Current weather of a city","parameters":{"type":"object","properties":{"city":{"type":"string"},"unit":{"type":"string","enum":["celsius","fahrenheit"]}},"required":["city"]}})",
      draw_weather},
     {"set_timer", "set a timer",
      R"({"name":"set_timer","description":"Start a timer","parameters":{"type":"object","properties":{"minutes":{"type":"integer"},"label":{"type":"string"}},"required":["minutes","label"]}})",
@@ -260,14 +279,24 @@ constexpr ToolKind kTools[] = {
      draw_alarm},
 };
 
-}  // namespace
-
-std::span<const ToolKind> chat_tools() { return kTools; }
-
-Tool tool_of(const ToolKind& kind) {
+DrawnTool drawn(const ToolKind& kind) {
   auto function = parse_json(kind.declaration, kind.name);
   TANDEM_CHECK(function.is_ok(), function.status().message());
-  return {std::string(kind.name), object({{"type", text("function")}, {"function", std::move(function).value()}})};
+  return {std::string(kind.name),
+          std::string(kind.purpose),
+          {std::string(kind.name), object({{"type", text("function")}, {"function", std::move(function).value()}})}};
+}
+
+}  // namespace
+
+ToolUse draw_tool_use(ChatDraw& draw) {
+  if (draw.chance(35)) return draw_made_tool_use(draw);
+  const ToolKind& kind = kTools[draw.below(std::size(kTools))];
+  return {drawn(kind), draw.item([&] { return kind.draw(draw); })};
+}
+
+DrawnTool draw_tool(ChatDraw& draw) {
+  return draw.chance(35) ? draw_made_tool(draw) : drawn(kTools[draw.below(std::size(kTools))]);
 }
 
 }  // namespace tandem

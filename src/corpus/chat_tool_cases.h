@@ -20,14 +20,25 @@ struct ToolCase {
   std::string answer;    // what of the result the answer must contain
 };
 
-struct ToolKind {
-  std::string_view name;
-  std::string_view purpose;      // "tell the weather in a town", for saying what is missing
-  std::string_view declaration;  // JSON of the function object
-  ToolCase (*draw)(ChatDraw&);
+// A tool as a conversation declares it.
+struct DrawnTool {
+  std::string name;
+  std::string purpose;  // "tell the weather", for saying what is missing
+  Tool tool;
 };
 
-std::span<const ToolKind> chat_tools();
-Tool tool_of(const ToolKind& kind);
+// A request and the tool that serves it; its key is an item of `draw`. Of the generator's world, or made up on the spot
+// (chat_made_tools.cpp).
+struct ToolUse {
+  DrawnTool tool;
+  ToolCase use;
+};
+ToolUse draw_tool_use(ChatDraw& draw);
+
+// Some tool, to stand beside others.
+DrawnTool draw_tool(ChatDraw& draw);
+
+ToolUse draw_made_tool_use(ChatDraw& draw);
+DrawnTool draw_made_tool(ChatDraw& draw);
 
 }  // namespace tandem

@@ -19,15 +19,15 @@ constexpr std::string_view kTownList[] = {
     "Quito",   "Bogota", "Havana",  "Boston",  "Denver", "Austin", "Seattle", "Chicago", "Toronto", "Montreal",
     "Sydney",  "Perth",  "Osaka",   "Kyoto",   "Seoul",  "Taipei", "Hanoi",   "Manila",  "Nairobi", "Accra"};
 constexpr std::string_view kObjectList[] = {
-    "lamp",   "chair", "bottle",   "basket",  "ladder", "mirror",  "kettle", "blanket", "candle",   "hammer",
-    "map",    "clock", "umbrella", "bicycle", "guitar", "camera",  "carpet", "pillow",  "suitcase", "notebook",
-    "pencil", "spoon", "teapot",   "wallet",  "helmet", "lantern", "rope",   "bucket",  "brush",    "scarf",
-    "coat",   "ring",  "compass",  "vase",    "stool",  "radio",   "drum",   "puzzle",  "kite",     "telescope"};
+    "lamp",   "chair", "bottle",  "basket",  "ladder", "mirror",  "kettle", "blanket", "candle",   "hammer",
+    "map",    "clock", "parasol", "bicycle", "guitar", "camera",  "carpet", "pillow",  "suitcase", "notebook",
+    "pencil", "spoon", "teapot",  "wallet",  "helmet", "lantern", "rope",   "bucket",  "brush",    "scarf",
+    "coat",   "ring",  "compass", "vase",    "stool",  "radio",   "drum",   "puzzle",  "kite",     "telescope"};
 constexpr std::string_view kColourList[] = {"red",  "blue",  "green", "yellow", "purple", "orange", "pink", "brown",
                                             "grey", "black", "white", "teal",   "violet", "silver", "gold", "beige"};
-constexpr std::string_view kAnimalList[] = {"otter", "owl",    "fox",  "badger", "heron",    "lynx",  "panda", "tiger",
-                                            "horse", "rabbit", "crow", "whale",  "turtle",   "koala", "moose", "falcon",
-                                            "goat",  "sheep",  "bear", "wolf",   "hedgehog", "seal",  "swan",  "camel"};
+constexpr std::string_view kAnimalList[] = {
+    "beaver", "robin", "fox",   "badger", "heron", "lynx",  "panda", "tiger", "horse",    "rabbit", "crow", "whale",
+    "turtle", "koala", "moose", "falcon", "goat",  "sheep", "bear",  "wolf",  "hedgehog", "seal",   "swan", "camel"};
 constexpr std::string_view kFoodList[] = {"soup",  "rice",   "pasta",   "bread", "curry", "salad",    "cheese",
                                           "pizza", "fish",   "noodles", "beans", "plums", "apples",   "pears",
                                           "honey", "olives", "yogurt",  "cake",  "corn",  "pancakes", "lentils"};
@@ -45,6 +45,10 @@ constexpr std::string_view kPlainWordList[] = {
     "cloud",   "thunder", "copper", "marble", "linen",  "pepper", "cotton",  "anchor",   "button",  "candle",
     "feather", "ginger",  "hollow", "jungle", "kernel", "ladder", "mantle",  "needle",   "orchard", "pebble",
     "quartz",  "ribbon",  "saddle", "timber", "velvet", "willow", "yonder",  "zephyr",   "amber",   "beacon"};
+
+constexpr std::string_view kRoomList[] = {"kitchen", "hall",     "office", "bedroom", "garage", "bathroom",
+                                          "cellar",  "attic",    "study",  "nursery", "garden", "library",
+                                          "stable",  "workshop", "pantry", "lobby"};
 
 // Nobody of kNames and no attribute of a fact is in these, so that filler never answers a question.
 constexpr std::string_view kFillerForms[] = {
@@ -64,6 +68,14 @@ constexpr std::string_view kFillerForms[] = {
     "The letter described the {0} in great detail.",
     "From the {0} one can see the {1} on a clear day.",
     "The shop sells a {2} for the price of two.",
+    "Nobody knew how old the {0} was, and nobody asked.",
+    "When the bell rang, the {4} ran behind the {0}.",
+    "A long wall divides the {0} from the {1}.",
+    "During {3} the market opens late, and the {2} is sold first.",
+    "Under the {0} there was an old {2} full of sand.",
+    "Most people walk past the {0} without looking at the {1}.",
+    "The painter needed three days for the {0} and one for the {4}.",
+    "Later that year the {1} was moved closer to the {0}.",
 };
 
 }  // namespace
@@ -71,9 +83,10 @@ constexpr std::string_view kFillerForms[] = {
 const std::span<const std::string_view> kNames = kNameList, kTowns = kTownList, kObjects = kObjectList,
                                         kColours = kColourList, kAnimals = kAnimalList, kFoods = kFoodList,
                                         kJobs = kJobList, kDays = kDayList, kMonths = kMonthList,
-                                        kInstruments = kInstrumentList, kPlainWords = kPlainWordList;
+                                        kInstruments = kInstrumentList, kPlainWords = kPlainWordList,
+                                        kRooms = kRoomList;
 
-int64_t ChatContext::token_length(std::string_view text) const {
+int64_t text_tokens(const Tokenizer* tokenizer, std::string_view text) {
   return tokenizer == nullptr ? static_cast<int64_t>(text.size() / 4)
                               : static_cast<int64_t>(tokenizer->encode_text(text).size());
 }
@@ -89,7 +102,8 @@ Message assistant_message(std::string reasoning, std::string text) {
 std::string filler_sentence(ChatDraw& draw) {
   const std::string_view form = draw.pick(kFillerForms);
   const std::string_view first = draw.pick(kPlainWords);
-  const std::string_view second = draw.pick(kPlainWords);
+  std::string_view second = draw.pick(kPlainWords);
+  while (second == first) second = draw.pick(kPlainWords);
   const std::string_view object = draw.pick(kObjects);
   const std::string_view month = draw.pick(kMonths);
   return fill(form, {first, second, object, month, draw.pick(kAnimals)});
@@ -104,18 +118,24 @@ std::string filler_text(ChatContext& context, int64_t tokens) {
   std::string text;
   int64_t length = 0;
   int64_t in_paragraph = 0;
-  while (length < tokens) {
-    std::string next;
-    if (!context.prose.empty() && tokens - length > 64 && context.draw.chance(25)) {
-      const std::string& prose = context.prose[context.draw.below(context.prose.size())];
-      if (context.token_length(prose) <= tokens - length) next = prose;
-    }
-    if (next.empty()) next = filler_sentence(context.draw);
-    const std::string_view gap = text.empty() ? "" : in_paragraph >= 5 ? "\n\n" : " ";
-    in_paragraph = in_paragraph >= 5 ? 1 : in_paragraph + 1;
-    next.insert(0, gap);
-    length += context.token_length(next);
+  const auto append = [&](std::string_view gap, std::string_view next, int64_t next_tokens) {
+    text += gap;
     text += next;
+    length += next_tokens;
+  };
+  while (length < tokens) {
+    if (!context.prose.empty() && tokens - length > 64 && context.draw.chance(20)) {
+      const size_t index = context.draw.below(context.prose.size());
+      if (context.prose_tokens[index] <= tokens - length) {
+        append(text.empty() ? "" : "\n\n", context.prose[index], context.prose_tokens[index]);
+        in_paragraph = 5;  // a paragraph of its own
+        continue;
+      }
+    }
+    const bool breaks = in_paragraph >= 5;
+    const std::string next = cat(text.empty() ? "" : breaks ? "\n\n" : " ", filler_sentence(context.draw));
+    in_paragraph = breaks ? 1 : in_paragraph + 1;
+    append("", next, text_tokens(context.tokenizer, next));
   }
   return text;
 }

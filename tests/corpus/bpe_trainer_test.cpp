@@ -229,5 +229,18 @@ TEST(BpeTrainer, LongPiecesAndManyMerges) {
   EXPECT_EQ(ranks.size(), 700u);
 }
 
+TEST(BpeTrainer, SingleDigitsKeepsNumbersApart) {
+  BpeTrainer trainer;
+  for (int i = 0; i < 50; ++i) trainer.add_text("in 1984 and 1985 the year is 1984");
+  const auto num_with_digits = [&](bool single_digits) {
+    const auto ranks = trainer.train({.num_ranks = 268, .single_digits = single_digits}).value();
+    return std::ranges::count_if(ranks, [](const std::string& rank) {
+      return std::ranges::count_if(rank, [](char c) { return c >= '0' && c <= '9'; }) > 1;
+    });
+  };
+  EXPECT_GT(num_with_digits(false), 0);
+  EXPECT_EQ(num_with_digits(true), 0);
+}
+
 }  // namespace
 }  // namespace tandem::test
