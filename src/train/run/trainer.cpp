@@ -257,6 +257,9 @@ Result<std::optional<TrainCheckpoint>> checkpoint_to_resume(const Recipe& recipe
 }
 
 Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& options) {
+  if (recipe.mxfp8_activations) {
+    return Status::unsupported("mxfp8_activations: expected false: this trainer quantises weights alone");
+  }
   const Result<at::Device> device = choose_device(options.device);
   if (!device.is_ok()) return device.status();
   const Result<std::string> config_json = read_file(recipe.model, "a model configuration");
