@@ -1,8 +1,8 @@
 # TANDEM_GPU_BUILD: tandem-train with pretrain, sft and export, for a machine with a GPU, g++, CMake and PyTorch:
 #   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTANDEM_GPU_BUILD=ON
 #     -DCMAKE_PREFIX_PATH="$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-# LibTorch, nlohmann-json and CLI11 are all it needs; the last two are header-only and are found as CMake packages or by
-# their headers (-DCMAKE_INCLUDE_PATH=<folder>). Of a folder that needs more in whole, the files that training uses are
+# LibTorch, nlohmann-json, CLI11 and fmt are all it needs; the last three can be used by their headers alone and are found
+# as CMake packages or by a header (-DCMAKE_INCLUDE_PATH=<folder>). Of a folder that needs more in whole, the files that training uses are
 # listed here.
 include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 set(TANDEM_TRAIN ON CACHE STRING "" FORCE)
@@ -20,6 +20,10 @@ function(tandem_header_library package target header)
 endfunction()
 tandem_header_library(nlohmann_json nlohmann_json::nlohmann_json nlohmann/json.hpp)
 tandem_header_library(CLI11 CLI11::CLI11 CLI/CLI.hpp)
+tandem_header_library(fmt fmt::fmt fmt/format.h)
+if(fmt_HEADERS)
+  target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+endif()
 
 set(TANDEM_GPU_FILES_weights
   atomic_file init_values mapped_file output_folder random_values safetensors_writer shard_plan tensor_names
@@ -48,7 +52,8 @@ foreach(folder base config tensor weights corpus train)
   endforeach()
   target_link_libraries(tandem_${folder} PUBLIC tandem_options nlohmann_json::nlohmann_json)
 endforeach()
-tandem_link_libtorch(tandem_train)
+target_link_libraries(tandem_train PUBLIC ${TORCH_LIBRARIES})
+include(${CMAKE_CURRENT_LIST_DIR}/train_kernels.cmake)
 
 add_subdirectory(apps/cli)
 add_subdirectory(apps/tandem-train)

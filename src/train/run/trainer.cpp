@@ -1,6 +1,7 @@
 #include "train/run/trainer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <chrono>
@@ -262,6 +263,7 @@ Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& opt
   }
   const Result<at::Device> device = choose_device(options.device);
   if (!device.is_ok()) return device.status();
+  const c10::DeviceGuard on_device(device.value());
   const Result<std::string> config_json = read_file(recipe.model, "a model configuration");
   if (!config_json.is_ok()) return config_json.status();
   const Result<ModelConfig> config = parse_model_config(config_json.value(), recipe.model);
