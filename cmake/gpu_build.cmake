@@ -1,9 +1,9 @@
 # TANDEM_GPU_BUILD: tandem-train with pretrain, sft and export, for a machine with a GPU, g++, CMake and PyTorch:
 #   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTANDEM_GPU_BUILD=ON
 #     -DCMAKE_PREFIX_PATH="$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-# LibTorch, nlohmann-json and CLI11 are all it needs; the last two are header-only and are found as CMake packages or by
-# their headers (-DCMAKE_INCLUDE_PATH=<folder>). Of a folder that needs more in whole, the files that training uses are
-# listed here.
+# LibTorch, nlohmann-json and CLI11 are all it needs; the last two can be used by their headers alone and are found as
+# CMake packages or by a header (-DCMAKE_INCLUDE_PATH=<folder>). Of a folder that needs more in whole, the files that
+# training uses are listed here.
 include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 set(TANDEM_TRAIN ON CACHE STRING "" FORCE)
 include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)
@@ -48,7 +48,7 @@ foreach(folder base config tensor weights corpus train)
   endforeach()
   target_link_libraries(tandem_${folder} PUBLIC tandem_options nlohmann_json::nlohmann_json)
 endforeach()
-tandem_link_libtorch(tandem_train)
+target_link_libraries(tandem_train PUBLIC ${TORCH_LIBRARIES})
 include(${CMAKE_CURRENT_LIST_DIR}/train_kernels.cmake)
 
 add_subdirectory(apps/cli)

@@ -15,11 +15,3 @@ if(TANDEM_TRAIN)
   endif()
 endif()
 message(STATUS "Trainer: ${TANDEM_HAS_TRAIN} (TANDEM_TRAIN=${TANDEM_TRAIN})")
-
-# Links LibTorch; TANDEM_TORCH_CUDA is defined where it comes with CUDA.
-function(tandem_link_libtorch target)
-  target_link_libraries(${target} PUBLIC ${TORCH_LIBRARIES})
-  if(TARGET c10_cuda OR TARGET torch_cuda)
-    target_compile_definitions(${target} PRIVATE TANDEM_TORCH_CUDA)
-  endif()
-endfunction()

@@ -191,14 +191,24 @@ TEST(Training, StopsAtANaN) {
 TEST(Training, StopsAtAnExplosion) {
   const RunFolder folder;
   EXPECT_EQ(run(folder.recipe(), options(ExistingRun::kRefuse, 4)).step, 4);
-  const std::string before = test::read_text(checkpoint_path(folder.path("run"), 4));
-  // Whatever is above the median of the last steps: soon one is.
-  const Recipe strict = folder.recipe(RunKind::kPretrain, {"explode_factor=1", "checkpoint.every_steps=1000"});
+  // The same state with the memory of better losses.
+  const std::string path = checkpoint_path(folder.path("run"), 4);
+  TrainCheckpoint saved = read_checkpoint(path).value();
+  TrainModel model = load_run_model(folder.path("run"), 4, at::kCPU).value();
+  Optimizer optimizer(model.config(), model.parameters(), {});
+  ASSERT_TRUE(restore_optimizer(saved, optimizer).is_ok());
+  saved.state.recent_losses.assign(20, 1.25);
+  ASSERT_TRUE(save_checkpoint(path, saved.state, model, optimizer).is_ok());
+  const std::string before = test::read_text(path);
+  const Recipe strict = folder.recipe(RunKind::kPretrain, {"explode_factor=2"});
   const Status status = train(strict, options(ExistingRun::kResume)).status();
   EXPECT_EQ(status.code(), StatusCode::kNonFinite);
-  EXPECT_THAT(status.message(), HasSubstr("explode_factor 1 times the recent"));
+  EXPECT_THAT(status.message(), HasSubstr("step 5: the loss is "));
+  EXPECT_THAT(status.message(), HasSubstr("above 2.5: explode_factor 2 times the recent 1.25"));
   EXPECT_THAT(status.message(), HasSubstr("step-00000004.pt"));
-  EXPECT_EQ(test::read_text(checkpoint_path(folder.path("run"), 4)), before);
+  EXPECT_EQ(test::read_text(path), before);
+  EXPECT_EQ(json::parse(test::read_text(folder.path("run/bad-step-5.json")))["step"], 5);
+  EXPECT_EQ(run(folder.recipe(RunKind::kPretrain, {"explode_factor=9"}), options(ExistingRun::kResume, 1)).step, 5);
 }
 
 TEST(Training, PassesOverDamagedCheckpoints) {
@@ -210,7 +220,11 @@ TEST(Training, PassesOverDamagedCheckpoints) {
   // One cut short, one with a single bit of a tensor changed.
   fs::resize_file(newest, fs::file_size(newest) / 2);
   std::string bytes = test::read_text(middle);
-  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  const NamedTensors tensors = read_checkpoint(middle).value().parameters;
+  const auto* raw = static_cast<const char*>(tensors[3].second.data_ptr());
+  const size_t place = bytes.find(std::string(raw, 16));
+  ASSERT_NE(place, std::string::npos);
+  bytes[place + 9] = static_cast<char>(bytes[place + 9] ^ 4);
   folder.write("run/checkpoints/step-00000008.pt", bytes);
   EXPECT_THAT(read_checkpoint(newest).status().message(), HasSubstr("step-00000012.pt: expected a complete"));
   EXPECT_THAT(read_checkpoint(middle).status().message(), HasSubstr("found a damaged one"));

@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "base/cat.h"
-#ifdef TANDEM_TORCH_CUDA
+#ifdef TANDEM_HAS_TRAIN_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
@@ -32,7 +32,7 @@ Result<at::Device> choose_device(const std::string& name) {
 }
 
 std::optional<int64_t> peak_memory_bytes([[maybe_unused]] at::Device device) {
-#ifdef TANDEM_TORCH_CUDA
+#ifdef TANDEM_HAS_TRAIN_CUDA
   // [0]: of all pools together.
   if (device.is_cuda()) return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak;
 #endif

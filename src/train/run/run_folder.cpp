@@ -117,7 +117,7 @@ Status prepare_run_folder(const std::string& run_dir, ExistingRun existing) {
   std::error_code error;
   fs::create_directories(run_dir, error);
   if (error) return folder_error(run_dir, "make the run's folder", error);
-  const bool is_run = fs::exists(run_dir + "/recipe.json", error);
+  const bool is_run = fs::exists(run_dir + "/recipe.json", error) && fs::exists(run_dir + "/checkpoints", error);
   if (is_run && existing == ExistingRun::kRefuse) {
     return Status::failed_precondition(
         cat(run_dir, ": there is a run in this folder: --resume goes on with it, --overwrite starts it anew"));

@@ -26,8 +26,8 @@ struct StepRecord {
   double grad_norm = 0;
   double tokens_per_second = 0;
   double seconds = 0;  // of the run
-  std::vector<double> expert_load;
-  std::optional<int64_t> peak_memory_bytes;  // of the GPU
+  std::vector<double> expert_load = {};
+  std::optional<int64_t> peak_memory_bytes = {};  // of the GPU
   double expert_load_mean() const;
 };
 

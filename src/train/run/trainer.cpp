@@ -1,6 +1,7 @@
 #include "train/run/trainer.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <chrono>
@@ -257,8 +258,12 @@ Result<std::optional<TrainCheckpoint>> checkpoint_to_resume(const Recipe& recipe
 }
 
 Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& options) {
+  if (recipe.mxfp8_activations) {
+    return Status::unsupported("mxfp8_activations: expected false: this trainer quantises weights alone");
+  }
   const Result<at::Device> device = choose_device(options.device);
   if (!device.is_ok()) return device.status();
+  const c10::DeviceGuard on_device(device.value());
   const Result<std::string> config_json = read_file(recipe.model, "a model configuration");
   if (!config_json.is_ok()) return config_json.status();
   const Result<ModelConfig> config = parse_model_config(config_json.value(), recipe.model);
