@@ -108,6 +108,7 @@ Verdict judge_reply(const ChatExample& example, const ParsedReply& reply) {
   }
   if (example.request.response_format.kind != ResponseFormat::Kind::kText) return judge_json(example, reply);
   Verdict verdict;
+  TANDEM_CHECK(!example.answer.empty(), "an example without a call has an answer");
   verdict.right = reply.content.value_or("").find(example.answer) != std::string::npos;
   verdict.valid = verdict.right;
   if (!verdict.right) verdict.fault = cat("expected \"", example.answer, "\" in the content");

@@ -1,9 +1,10 @@
 // evaluate/training_curves.h: the log of a training run as a picture.
 //
-//   log.jsonl: one JSON object a line, {"step", "loss", "learning_rate", "grad_norm", "tokens_per_second",
-//   "expert_load_max_over_mean"} for training steps, {"step", "validation_loss", "data"} for validations. A field that
-//   no line has leaves its panel out; of a step that is there twice (a resumed run) the last line counts; a list of
-//   loads (one a layer) counts by its largest. A last line that was cut off is left out. Stateless: any thread.
+//   log.jsonl (train/run/run_log.h): one JSON object a line, {"step", "loss", "learning_rate", "grad_norm",
+//   "tokens_per_second", "expert_load": [one a layer], "expert_load_mean"} for training steps, {"step",
+//   "validation_loss"} for validations, perhaps with the name of their "data". A field that no line has leaves its
+//   panel out; of a step that is there twice the last line counts. A last line that was cut off is left out. Stateless:
+//   any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct TrainingCurves {
   std::map<std::string, Curve> validation_loss;  // by data
   Curve learning_rate;
   Curve grad_norm;
-  Curve expert_load;
+  Curve expert_load;       // largest over mean load, of the worst layer
+  Curve expert_load_mean;  // the same, averaged over the layers
   Curve tokens_per_second;
 
   bool is_empty() const;

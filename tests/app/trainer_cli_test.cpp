@@ -1,4 +1,5 @@
-// `tandem-train eval` and `tandem-train plot` as their users run them; what every command of it keeps to.
+// `tandem-train export`, `eval` and `plot` as their users run them, from a run's first step to its model's reply; what
+// every command of it keeps to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "app/cli.h"
 #include "base/cat.h"
+#include "corpus/token_shard_writer.h"
 #include "support/golden.h"
 
 namespace tandem::test {
@@ -15,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-const char* const kCommands[] = {"eval", "plot"};
+const char* const kCommands[] = {"eval", "plot", "export"};
 
 class TrainerCommand : public ::testing::Test {
  protected:
@@ -131,6 +133,78 @@ TEST_F(TrainerCommand, PlotRefusals) {
   expect_refused(run_trainer({"plot", dir.path()}), 1, {"log.jsonl", "no step"});
   dir.write("log.jsonl", "{\"step\":1,\"loss\":2}\nnot JSON\n{\"step\":2,\"loss\":2}\n");
   expect_refused(run_trainer({"plot", dir.path()}), 1, {"log.jsonl line 2"});
+}
+
+// A run of three steps on tokens that count up, in dir/run.
+CliResult pretrain(const TempDir& dir) {
+  TokenShardWriter writer = TokenShardWriter::create(dir.path("a.bin"), 1024, LossMask::kNone).value();
+  for (int32_t d = 0; d < 30; ++d) {
+    std::vector<TokenId> tokens;
+    for (int32_t i = 0; i < 40; ++i) tokens.emplace_back((d * 31 + i) % 700);
+    EXPECT_TRUE(writer.add_document(tokens).is_ok());
+  }
+  EXPECT_TRUE(writer.finish().is_ok());
+  const Json recipe = {{"run", "run"},
+                       {"model", small_model() + "/config.json"},
+                       {"tokenizer", small_model()},
+                       {"data", {{"text", {"a.bin"}}}},
+                       {"curriculum", {{{"data", "text"}, {"length", 64}, {"tokens", 384}, {"pack", "documents"}}}},
+                       {"validation", {{"data", "text"}, {"length", 64}, {"sequences", 2}, {"every_steps", 3}}},
+                       {"batch_tokens", 128},
+                       {"micro_batch_tokens", 128},
+                       {"mxfp4_experts", true},
+                       {"optimizer", {{"learning_rate", 0.01}}},
+                       {"checkpoint", {{"every_steps", 2}, {"keep", 2}}},
+                       {"log_every_steps", 1}};
+  return run_trainer({"pretrain", dir.write("recipe.json", recipe.dump())});
+}
+
+// Train, export, look at it, talk to it, measure it, draw it: what a user of the README does, in small.
+TEST_F(TrainerCommand, FromATrainingRunToAReply) {
+  const TempDir dir;
+  const CliResult trained = pretrain(dir);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const CliResult exported = run_trainer({"export", dir.path("run"), "--output", dir.path("model"), "--json"});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  EXPECT_EQ(exported.err, "");  // trained with the MXFP4 experts that config.json declares
+  const Json report = Json::parse(exported.out);
+  EXPECT_EQ(report["shards"], 1);
+
+  const CliResult inspected = run_cli({"inspect", dir.path("model"), "--json"});
+  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  const CliResult reply =
+      run_cli({"run", dir.path("model"), "Hello", "--chat", "--max-tokens", "5", "--temperature", "0"});
+  EXPECT_EQ(reply.exit_code, 0) << reply.err;
+  const std::string recipe = dir.write("eval.json", R"({"families": {"greeting": 2}, "law_tokens": 50})");
+  const CliResult measured = run_trainer({"eval", dir.path("model"), "--recipe", recipe, "--json"});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_EQ(Json::parse(measured.out)["prefill_is_decode"]["positions"], 50);
+  const CliResult drawn = run_trainer({"plot", dir.path("run")});
+  if (drawn.err.find("no such program") == std::string::npos) EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+
+  // Another checkpoint of the run is another model; a folder in use and a step that is not there are refused.
+  ASSERT_EQ(run_trainer({"export", dir.path("run"), "--step", "2", "--output", dir.path("early")}).exit_code, 0);
+  EXPECT_NE(read_text(dir.path("early/model.safetensors")), read_text(dir.path("model/model.safetensors")));
+  expect_refused(run_trainer({"export", dir.path("run"), "--output", dir.path("model")}), 1, {"new or empty folder"});
+  expect_refused(run_trainer({"export", dir.path("run"), "--step", "7", "--output", dir.path("none")}), 1, {"7"});
+  expect_refused(run_trainer({"export", dir.path("nowhere"), "--output", dir.path("none")}), 1,
+                 {"nowhere/config.json"});
+  EXPECT_FALSE(fs::exists(dir.path("none")));
+  ASSERT_EQ(run_trainer({"export", dir.path("run"), "--trunk", "f32", "--overwrite", "--output", dir.path("model")})
+                .exit_code,
+            0);
+  EXPECT_GT(read_text(dir.path("model/model.safetensors")).size(),
+            read_text(dir.path("early/model.safetensors")).size() * 5 / 4);
+}
+
+// What an export needs and does not find on the disk: nothing stays behind.
+TEST_F(TrainerCommand, ExportOnAFullDiskLeavesNothing) {
+  const TempDir dir;
+  ASSERT_EQ(pretrain(dir).exit_code, 0);
+  const CliResult refused =
+      run_trainer({"export", dir.path("run"), "--output", dir.path("model")}, {.file_size_limit = 100'000});
+  expect_refused(refused, 1, {"model"});
+  EXPECT_FALSE(fs::exists(dir.path("model")));
 }
 
 }  // namespace

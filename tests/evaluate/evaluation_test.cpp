@@ -166,7 +166,7 @@ TEST_F(WholeEvaluation, SaysWhichProseIsMissing) {
 }
 
 constexpr std::string_view kLog =
-    "{\"step\":1,\"tokens\":10,\"loss\":9.5,\"learning_rate\":1e-4,\"grad_norm\":3,\"expert_load_max_over_mean\":[1.5,"
+    "{\"step\":1,\"tokens\":10,\"loss\":9.5,\"learning_rate\":1e-4,\"grad_norm\":3,\"expert_load\":[1.5,"
     "2]}\n"
     "{\"step\":2,\"loss\":8.5,\"learning_rate\":2e-4,\"grad_norm\":null,\"tokens_per_second\":100,\"other\":{}}\n"
     "\n{\"step\":2,\"loss\":8.25}\n{\"step\":2,\"validation_loss\":8.75,\"data\":\"it's\\u0001`id`\"}\n{\"step\":3,"
@@ -176,6 +176,7 @@ TEST(TrainingCurves, ReadsWhatIsThere) {
   const TrainingCurves curves = parse_training_log(kLog, "log").value();
   EXPECT_EQ(curves.loss, (Curve{{1, 9.5}, {2, 8.25}}));  // the last line of a step counts
   EXPECT_EQ(curves.expert_load, (Curve{{1, 2}}));
+  EXPECT_EQ(curves.expert_load_mean, (Curve{{1, 1.75}}));
   EXPECT_EQ(curves.grad_norm, (Curve{{1, 3}}));
   EXPECT_EQ(curves.validation_loss.begin()->second, (Curve{{2, 8.75}}));
   EXPECT_FALSE(curves.is_empty());
