@@ -61,17 +61,14 @@ TEST_F(TrainerCommand, HelpShowsAnExample) {
 
 TEST_F(TrainerCommand, WrongUsageIsExitCode2) {
   expect_refused(run_trainer({"evaluate"}), 2, {"evaluate", "eval"});
-  expect_refused(run_trainer({}), 2, {"subcommand"});
   expect_refused(run_trainer({"eval"}), 2, {"MODEL"});
   expect_refused(run_trainer({"eval", "x", "--cases", "0"}), 2, {"--cases"});
-  expect_refused(run_trainer({"plot"}), 2, {"RUN"});
 }
 
 TEST_F(TrainerCommand, EvalRefusesWhatIsNotThere) {
   const TempDir dir;
   const std::string recipe = dir.write("eval.json", R"({"families": {"copy": 1}})");
   expect_refused(run_trainer({"eval", "/no/such/model", "--recipe", recipe}), 1, {"/no/such/model"});
-  expect_refused(run_trainer({"eval", small_model(), "--recipe", dir.path("none.json")}), 1, {"none.json"});
   expect_refused(run_trainer({"eval", small_model(), "--recipe", dir.write("bad.json", R"({"familys": {}})")}), 1,
                  {"bad.json", "familys", "families"});
   expect_refused(run_trainer({"eval", small_model(), "--recipe", recipe, "--only", "jokes"}), 1, {"jokes", "copy"});
@@ -180,7 +177,8 @@ TEST_F(TrainerCommand, FromATrainingRunToAReply) {
   ASSERT_EQ(measured.exit_code, 0) << measured.err;
   EXPECT_EQ(Json::parse(measured.out)["prefill_is_decode"]["positions"], 50);
   const CliResult drawn = run_trainer({"plot", dir.path("run")});
-  if (drawn.err.find("no such program") == std::string::npos) EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+  const bool has_gnuplot = drawn.err.find("no such program") == std::string::npos;
+  EXPECT_EQ(drawn.exit_code, has_gnuplot ? 0 : 1) << drawn.err;
 
   // Another checkpoint of the run is another model; a folder in use and a step that is not there are refused.
   ASSERT_EQ(run_trainer({"export", dir.path("run"), "--step", "2", "--output", dir.path("early")}).exit_code, 0);
@@ -189,22 +187,15 @@ TEST_F(TrainerCommand, FromATrainingRunToAReply) {
   expect_refused(run_trainer({"export", dir.path("run"), "--step", "7", "--output", dir.path("none")}), 1, {"7"});
   expect_refused(run_trainer({"export", dir.path("nowhere"), "--output", dir.path("none")}), 1,
                  {"nowhere/config.json"});
+  // A full disk ends it; nothing stays behind.
+  expect_refused(run_trainer({"export", dir.path("run"), "--output", dir.path("none")}, {.file_size_limit = 100'000}),
+                 1, {"none"});
   EXPECT_FALSE(fs::exists(dir.path("none")));
   ASSERT_EQ(run_trainer({"export", dir.path("run"), "--trunk", "f32", "--overwrite", "--output", dir.path("model")})
                 .exit_code,
             0);
   EXPECT_GT(read_text(dir.path("model/model.safetensors")).size(),
             read_text(dir.path("early/model.safetensors")).size() * 5 / 4);
-}
-
-// What an export needs and does not find on the disk: nothing stays behind.
-TEST_F(TrainerCommand, ExportOnAFullDiskLeavesNothing) {
-  const TempDir dir;
-  ASSERT_EQ(pretrain(dir).exit_code, 0);
-  const CliResult refused =
-      run_trainer({"export", dir.path("run"), "--output", dir.path("model")}, {.file_size_limit = 100'000});
-  expect_refused(refused, 1, {"model"});
-  EXPECT_FALSE(fs::exists(dir.path("model")));
 }
 
 }  // namespace
