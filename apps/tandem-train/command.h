@@ -11,5 +11,8 @@ void register_corpus(CLI::App& app, int& exit_code);
 void register_pretrain(CLI::App& app, int& exit_code);
 void register_sft(CLI::App& app, int& exit_code);
 void register_check(CLI::App& app, int& exit_code);
+void register_export(CLI::App& app, int& exit_code);
+void register_eval(CLI::App& app, int& exit_code);
+void register_plot(CLI::App& app, int& exit_code);
 
 }  // namespace tandem::app

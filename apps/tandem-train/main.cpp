@@ -16,5 +16,10 @@ int main(int argc, char** argv) {
   tandem::app::register_pretrain(app, exit_code);
   tandem::app::register_sft(app, exit_code);
   tandem::app::register_check(app, exit_code);
+  tandem::app::register_export(app, exit_code);
+#ifndef TANDEM_GPU_BUILD
+  tandem::app::register_eval(app, exit_code);
+  tandem::app::register_plot(app, exit_code);
+#endif
   return tandem::app::run_command_line(app, argc, argv, exit_code);
 }

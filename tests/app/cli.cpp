@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr unsigned kLongestRunSeconds = 240;
 
 // Between fork and exec: only what is safe there.
-[[noreturn]] void become_tandem(const std::vector<char*>& argv, const CliOptions& options, int in, int out, int err) {
+[[noreturn]] void become_program(const std::vector<char*>& argv, const CliOptions& options, int in, int out, int err) {
   ::dup2(in, STDIN_FILENO);
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
@@ -33,7 +33,7 @@ constexpr unsigned kLongestRunSeconds = 240;
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
   ::alarm(kLongestRunSeconds);
-  ::execv(TANDEM_BINARY, argv.data());
+  ::execv(argv[0], argv.data());
   ::_exit(126);
 }
 
@@ -49,11 +49,9 @@ int wait_for(pid_t child) {
   return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-}  // namespace
-
-CliResult run_cli(const std::vector<std::string>& args, const CliOptions& options) {
+CliResult run_program(const std::string& program, const std::vector<std::string>& args, const CliOptions& options) {
   const TempDir scratch;
-  std::vector<std::string> words = {TANDEM_BINARY};
+  std::vector<std::string> words = {program};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -65,7 +63,7 @@ CliResult run_cli(const std::vector<std::string>& args, const CliOptions& option
       options.stdout_path.empty() ? open_file(captured, O_WRONLY | O_CREAT) : open_file(options.stdout_path, O_WRONLY);
   const int err = open_file(scratch.path("err"), O_WRONLY | O_CREAT);
   const pid_t child = ::fork();
-  if (child == 0) become_tandem(argv, options, in, out, err);
+  if (child == 0) become_program(argv, options, in, out, err);
   for (const int file : {in, out, err}) ::close(file);
   if (options.interrupt_after_ms > 0) {
     ::usleep(static_cast<useconds_t>(options.interrupt_after_ms) * 1000);
@@ -77,6 +75,18 @@ CliResult run_cli(const std::vector<std::string>& args, const CliOptions& option
   result.err = read_text(scratch.path("err"));
   return result;
 }
+
+}  // namespace
+
+CliResult run_cli(const std::vector<std::string>& args, const CliOptions& options) {
+  return run_program(TANDEM_BINARY, args, options);
+}
+
+CliResult run_trainer(const std::vector<std::string>& args, const CliOptions& options) {
+  return run_program(TANDEM_TRAIN_BINARY, args, options);
+}
+
+bool has_trainer() { return std::string_view(TANDEM_TRAIN_BINARY) != ""; }
 
 void expect_refused(const CliResult& result, int exit_code, const std::vector<std::string_view>& words) {
   EXPECT_EQ(result.exit_code, exit_code) << result.err;

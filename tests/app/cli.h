@@ -1,4 +1,4 @@
-// tests/app/cli.h: runs the built `tandem` as a child process, and the models the tests run it on.
+// tests/app/cli.h: runs the built `tandem` or `tandem-train` as a child process, and the models the tests run it on.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,9 @@ struct CliResult {
 };
 
 CliResult run_cli(const std::vector<std::string>& args, const CliOptions& options = {});
+// `tandem-train`; only where it was built.
+CliResult run_trainer(const std::vector<std::string>& args, const CliOptions& options = {});
+bool has_trainer();
 
 // Exit code, nothing on stdout, one of our own messages on stderr that contains every one of `words`.
 void expect_refused(const CliResult& result, int exit_code, const std::vector<std::string_view>& words);
