@@ -26,8 +26,8 @@ set(TANDEM_GPU_FILES_weights
   tensor_table)
 set(TANDEM_GPU_FILES_corpus
   index_permutation packed_sequences token_shard token_shard_writer training_order)
-# What reads a released checkpoint needs simdjson.
-set(TANDEM_GPU_WITHOUT_train train_model_load widen_tensor)
+# What reads a released checkpoint needs simdjson; several ranks need Gloo's headers.
+set(TANDEM_GPU_WITHOUT_train train_model_load widen_tensor gloo_group)
 
 foreach(folder base config tensor weights corpus train)
   if(TANDEM_GPU_FILES_${folder})

@@ -1,5 +1,5 @@
 # tandem_add_folder(name [third-party libraries…]): one static library for src/<name>, linked to its layers, and one
-# test program for tests/<name>. A file's suffix states the instruction set it is built for; no other file gets it.
+# test program for tests/<name>, both less the files under the paths in TANDEM_LEFT_OUT_<name>. A file's suffix states the instruction set it is built for; no other file gets it.
 include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 
 set(TANDEM_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
@@ -7,6 +7,10 @@ set(TANDEM_AVX512_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma 
 
 function(tandem_add_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  list(TRANSFORM TANDEM_LEFT_OUT_${name} PREPEND "^${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE left_out)
+  foreach(pattern IN LISTS left_out)
+    list(FILTER sources EXCLUDE REGEX "${pattern}")
+  endforeach()
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     set(scope PUBLIC)
@@ -28,6 +32,9 @@ function(tandem_add_folder name)
   endforeach()
 
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp)
+  foreach(pattern IN LISTS left_out)
+    list(FILTER tests EXCLUDE REGEX "${pattern}")
+  endforeach()
   if(TANDEM_BUILD_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_include_directories(${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests)
