@@ -18,6 +18,11 @@ constexpr int64_t kQueryBlock = 512;
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
 constexpr bool kHasFusedAttention = true;
 at::Tensor fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 4
+  // cuDNN's kernel is compiled anew for each length, and packed documents have many: 0.7 s of a step that takes 0.2 s.
+  static const bool without_cudnn = (at::globalContext().setSDPUseCuDNN(false), true);
+  static_cast<void>(without_cudnn);
+#endif
   // The fused kernels want one head size: values are padded with zeros, and their part is cut out again.
   const int64_t missing = q.size(3) - v.size(3);
   const at::Tensor padded = missing > 0 ? at::constant_pad_nd(v, {0, missing}) : v;
