@@ -49,6 +49,7 @@ foreach(folder base config tensor weights corpus train)
   target_link_libraries(tandem_${folder} PUBLIC tandem_options nlohmann_json::nlohmann_json)
 endforeach()
 tandem_link_libtorch(tandem_train)
+include(${CMAKE_CURRENT_LIST_DIR}/train_kernels.cmake)
 
 add_subdirectory(apps/cli)
 add_subdirectory(apps/tandem-train)

@@ -23,10 +23,9 @@ struct CheckResult {
   double bound = 0;
   bool passed() const { return error <= bound; }  // not for a NaN
 };
-// `report` hears of every result as it is there. An operator that throws is a failed result with the message.
-void check_device(at::Device device, FunctionRef<void(const CheckResult&)> report);
-
-// Its second part: loss and gradients of small models, which may err by a few times what the CPU errs in these types.
+// Both parts: `report` hears of every result as it is there. What throws is a failed result with the message.
+void check_operators(at::Device device, FunctionRef<void(const CheckResult&)> report);
+// Loss and gradients of small models, which may err by a few times what the CPU errs in the same types.
 void check_models(at::Device device, FunctionRef<void(const CheckResult&)> report);
 
 struct BenchResult {

@@ -2,6 +2,7 @@
 //
 //   Muon    m ← μ m + G;  u = G + μ m;  θ ← θ − lr (0.2 √max(rows, cols) orthogonalize(u) + decay θ), a block at a time
 //   AdamW   the usual, bias-corrected; decay for embedding and head, none for norms, gates' vectors and conv taps
+//   Small tensors go through LibTorch's operators on lists, and Muon blocks of one shape through one batch of products.
 //   The scale gives a Muon update the RMS of an AdamW update, so that both take one learning rate (Moonlight).
 //   Which parameters: train/optim/muon.h. A parameter without a gradient (an expert that no token chose has one: zeros)
 //   keeps its value and state.
@@ -52,8 +53,8 @@ class Optimizer {
     bool decays = false;
     at::Tensor first, second;  // momentum; or exp_avg and exp_avg_sq
   };
-  void muon_step(Slot& slot, double learning_rate);
-  void adamw_step(Slot& slot, double learning_rate);
+  void muon_step(const std::vector<Slot*>& slots, double learning_rate);
+  void adamw_step(const std::vector<Slot*>& slots, double learning_rate);
 
   ModelConfig config_;
   OptimizerOptions options_;
