@@ -97,7 +97,7 @@ kernels::KdaRowGradients prepare_backward(const KdaRows& rows, const SequenceLay
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, count); };
     const variable_list leaves = {part(q).detach().set_requires_grad(true), part(k).detach().set_requires_grad(true),
                                   part(g).detach().set_requires_grad(true)};
-    const at::AutoGradMode with_gradient(true);
+    const c10::AutoGradMode with_gradient(true);
     const DecayedTerms terms = decayed_terms(leaves[0], leaves[1], leaves[2], rows.scale, bounded);
     const variable_list found = torch::autograd::grad(
         {terms.query, terms.key, terms.key_to_end, terms.attention, terms.pair, terms.decay}, leaves,

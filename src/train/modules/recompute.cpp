@@ -43,7 +43,7 @@ class Recompute : public torch::autograd::Function<Recompute> {
       differentiated.push_back(inputs.back());
       places.push_back(inputs.size());  // behind the gradient of the recipe, which has none
     }
-    const at::AutoGradMode with_gradient(true);
+    const c10::AutoGradMode with_gradient(true);
     const at::Tensor out = recipe.run(inputs);
     const variable_list gradients = torch::autograd::grad({out}, differentiated, output_gradient,
                                                           /*retain_graph=*/false, /*create_graph=*/false,

@@ -140,7 +140,7 @@ void SequenceLayout::change_tensors(FunctionRef<at::Tensor(const at::Tensor&)> c
 
 at::Tensor gather_padded(const at::Tensor& x, const at::Tensor& rows) {
   const at::Tensor dense = x.contiguous();
-  if (!(at::GradMode::is_enabled() && x.requires_grad()) && kernels::gather_takes(dense)) {
+  if (!(c10::GradMode::is_enabled() && x.requires_grad()) && kernels::gather_takes(dense)) {
     return kernels::gather(dense, rows);
   }
   std::vector<int64_t> one_row = x.sizes().vec();
