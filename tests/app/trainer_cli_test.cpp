@@ -61,7 +61,6 @@ TEST_F(TrainerCommand, HelpShowsAnExample) {
 
 TEST_F(TrainerCommand, WrongUsageIsExitCode2) {
   expect_refused(run_trainer({"evaluate"}), 2, {"evaluate", "eval"});
-  expect_refused(run_trainer({"eval"}), 2, {"MODEL"});
   expect_refused(run_trainer({"eval", "x", "--cases", "0"}), 2, {"--cases"});
 }
 
@@ -114,20 +113,16 @@ TEST_F(TrainerCommand, PlotDrawsTheLog) {
     log += cat("{\"step\":", i, ",\"loss\":", 6.0 / i, ",\"learning_rate\":", 0.001 * i, ",\"grad_norm\":2}\n");
   }
   dir.write("run/log.jsonl", log + "{\"step\":40,\"validation_loss\":1.5,\"data\":\"held out\"}\n{\"step\":4");
-  const CliResult drawn = run_trainer({"plot", dir.path("run")});
+  const CliResult drawn = run_trainer({"plot", dir.path("run"), "--output", dir.path("a 'b'.png")});
   if (drawn.err.find("no such program") != std::string::npos) GTEST_SKIP() << drawn.err;
   ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
-  EXPECT_EQ(drawn.out, dir.path("run/curves.png\n"));
-  EXPECT_EQ(read_text(dir.path("run/curves.png")).substr(0, 4), "\x89PNG");
-  ASSERT_EQ(run_trainer({"plot", dir.path("run/"), "--output", dir.path("a 'b'.png")}).exit_code, 0);
-  EXPECT_TRUE(fs::exists(dir.path("a 'b'.png")));
+  EXPECT_EQ(drawn.out, dir.path("a 'b'.png\n"));
+  EXPECT_EQ(read_text(dir.path("a 'b'.png")).substr(0, 4), "\x89PNG");
 }
 
 TEST_F(TrainerCommand, PlotRefusals) {
   const TempDir dir;
   expect_refused(run_trainer({"plot", dir.path("none")}), 1, {"none/log.jsonl"});
-  dir.write("log.jsonl", "");
-  expect_refused(run_trainer({"plot", dir.path()}), 1, {"log.jsonl", "no step"});
   dir.write("log.jsonl", "{\"step\":1,\"loss\":2}\nnot JSON\n{\"step\":2,\"loss\":2}\n");
   expect_refused(run_trainer({"plot", dir.path()}), 1, {"log.jsonl line 2"});
 }
@@ -179,14 +174,13 @@ TEST_F(TrainerCommand, FromATrainingRunToAReply) {
   const CliResult drawn = run_trainer({"plot", dir.path("run")});
   const bool has_gnuplot = drawn.err.find("no such program") == std::string::npos;
   EXPECT_EQ(drawn.exit_code, has_gnuplot ? 0 : 1) << drawn.err;
+  EXPECT_EQ(fs::exists(dir.path("run/curves.png")), has_gnuplot);
 
   // Another checkpoint of the run is another model; a folder in use and a step that is not there are refused.
   ASSERT_EQ(run_trainer({"export", dir.path("run"), "--step", "2", "--output", dir.path("early")}).exit_code, 0);
   EXPECT_NE(read_text(dir.path("early/model.safetensors")), read_text(dir.path("model/model.safetensors")));
   expect_refused(run_trainer({"export", dir.path("run"), "--output", dir.path("model")}), 1, {"new or empty folder"});
   expect_refused(run_trainer({"export", dir.path("run"), "--step", "7", "--output", dir.path("none")}), 1, {"7"});
-  expect_refused(run_trainer({"export", dir.path("nowhere"), "--output", dir.path("none")}), 1,
-                 {"nowhere/config.json"});
   // A full disk ends it; nothing stays behind.
   expect_refused(run_trainer({"export", dir.path("run"), "--output", dir.path("none")}, {.file_size_limit = 100'000}),
                  1, {"none"});

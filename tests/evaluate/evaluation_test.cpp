@@ -167,7 +167,7 @@ TEST_F(WholeEvaluation, SaysWhichProseIsMissing) {
 
 constexpr std::string_view kLog =
     "{\"step\":1,\"tokens\":10,\"loss\":9.5,\"learning_rate\":1e-4,\"grad_norm\":3,\"expert_load\":[1.5,"
-    "2]}\n"
+    "2],\"expert_load_mean\":1.75}\n"
     "{\"step\":2,\"loss\":8.5,\"learning_rate\":2e-4,\"grad_norm\":null,\"tokens_per_second\":100,\"other\":{}}\n"
     "\n{\"step\":2,\"loss\":8.25}\n{\"step\":2,\"validation_loss\":8.75,\"data\":\"it's\\u0001`id`\"}\n{\"step\":3,"
     "\"lo";

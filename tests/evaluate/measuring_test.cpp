@@ -104,7 +104,7 @@ TEST(TextScore, OneWindowIsTheEnginesScore) {
 TEST(TextScore, WindowsScoreEveryTokenOnce) {
   LoadedModel& engine = SmallModel::get().engine();
   const Tokenizer& tokenizer = SmallModel::get().tokenizer();
-  const std::string text = prose(500);
+  const std::string text = prose(260);
   const std::vector<TokenId> ids = tokenizer.encode_text(text);
   const auto total = static_cast<int64_t>(ids.size());
   for (const auto& [window, context] : {std::pair<int64_t, int64_t>{50, 20}, {31, 30}, {2, 1}, {64, 1}, {total, 5}}) {
