@@ -49,6 +49,7 @@ foreach(folder base config tensor weights corpus train)
   target_link_libraries(tandem_${folder} PUBLIC tandem_options nlohmann_json::nlohmann_json)
 endforeach()
 target_link_libraries(tandem_train PUBLIC ${TORCH_LIBRARIES})
+target_compile_definitions(tandem_train PRIVATE TANDEM_GPU_BUILD)
 # g++ 13 takes the std::vector<bool> inside torch::autograd::Function for an overrun.
 target_compile_options(tandem_train PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
 include(${CMAKE_CURRENT_LIST_DIR}/train_kernels.cmake)

@@ -141,7 +141,7 @@ TEST(Recipe, NamesAllFaultsAtOnce) {
 TEST(Recipe, FineTuningHasDefaultsOfItsOwn) {
   const RunFolder folder;
   EXPECT_THAT(load_recipe(folder.path("recipe.json"), RunKind::kSft).status().message(),
-              HasSubstr("init.from: expected the run folder"));
+              HasSubstr("init.from: expected the run or model folder"));
   std::filesystem::create_directories(folder.path("base"));
   folder.write("base/config.json", RunFolder::model_json().dump());
   json recipe = RunFolder::recipe_json();

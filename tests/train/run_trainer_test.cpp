@@ -6,6 +6,8 @@
 
 #include <csignal>
 
+#include "support/golden.h"
+#include "train/export/export_model.h"
 #include "train/run/train_checkpoint.h"
 #include "train/run/trainer.h"
 #include "train/run_support.h"
@@ -102,6 +104,27 @@ TEST(Training, ResumedFineTuningIsUninterrupted) {
   // Without a mask there is nothing that says what to train on.
   const Recipe unmasked = folder.recipe(RunKind::kSft, {"run=" + folder.path("x"), "curriculum.0.data=text"});
   EXPECT_THAT(train(unmasked, options()).status().message(), HasSubstr("expected a loss mask"));
+}
+
+// A model in the released format is a start too: with an F32 trunk and quantised experts the first step is that of the
+// run.
+TEST(Training, FineTuningBeginsFromAnExportedModel) {
+  const RunFolder folder;
+  run(folder.recipe());
+  ExportOptions released;
+  released.output_dir = folder.path("released");
+  released.config_json = test::read_text(folder.path("model.json"));
+  released.format.trunk_f32 = true;
+  ASSERT_TRUE(export_model(load_run_model(folder.path("run"), std::nullopt, at::kCPU).value(), released).is_ok());
+  const auto first_loss = [&](const std::string& from) {
+    json recipe_json = RunFolder::recipe_json();
+    recipe_json["init"] = {{"from", from}};
+    recipe_json["curriculum"] = {{{"data", "chat"}, {"length", 64}, {"tokens", 768}, {"pack", "documents"}}};
+    folder.write_recipe(recipe_json);
+    return run(folder.recipe(RunKind::kSft, {"run=" + folder.path("from-" + from)}), options(ExistingRun::kRefuse, 1))
+        .loss;
+  };
+  EXPECT_EQ(first_loss("run"), first_loss("released"));
 }
 
 TEST(Training, WritesTheRunFolder) {

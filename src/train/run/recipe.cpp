@@ -204,7 +204,7 @@ class RecipeReader {
       recipe_.init_from = absolute(base_, *from);
       expect_file("init.from", *recipe_.init_from + "/config.json");
     } else if (recipe_.kind == RunKind::kSft && !init.has("from")) {
-      init.problem("from", "the run folder that fine-tuning starts from");
+      init.problem("from", "the run or model folder that fine-tuning starts from");
     }
     if (init.has("seed") && init.has("from")) init.problem("seed", "one of seed and from", "both");
   }

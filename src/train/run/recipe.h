@@ -1,6 +1,7 @@
 // train/run/recipe.h: a training recipe: one JSON file that says everything about a run but the machine.
 //
-//   {"run": folder, "model": "…/config.json", "tokenizer": folder, "init": {"seed": 1} or {"from": run folder},
+//   {"run": folder, "model": "…/config.json", "tokenizer": folder, "init": {"seed": 1} or {"from": run or model
+//   folder},
 //    "data": {"name": ["shards, globs"]},
 //    "curriculum": [{"data": "name", "length": 1024, "tokens": 1e8, "pack": "stream" | "documents"}],
 //    "validation": {"data": "name", "length": 1024, "sequences": 64, "every_steps": 100, "pack": "documents"},

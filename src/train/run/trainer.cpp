@@ -14,6 +14,7 @@
 #include "train/run/bad_step.h"
 #include "train/run/batch_prefetcher.h"
 #include "train/run/device_choice.h"
+#include "train/run/initial_model.h"
 #include "train/run/loss_guard.h"
 #include "train/run/run_log.h"
 #include "train/run/train_checkpoint.h"
@@ -231,16 +232,6 @@ class Trainer {
   double seconds_before_ = 0;
   Clock::time_point start_, last_step_end_;
 };
-
-Result<TrainModel> initial_model(const Recipe& recipe, const ModelConfig& config, at::Device device,
-                                 const std::function<void(const std::string&)>& warn) {
-  TrainModel model = TrainModel::random(config, recipe.init_seed, InitStyle::kTraining, at::kFloat, device);
-  if (!recipe.init_from) return model;
-  const Result<TrainCheckpoint> from = read_newest_checkpoint(*recipe.init_from, warn);
-  if (!from.is_ok()) return Status(from.status().code(), cat("init.from: ", from.status().message()));
-  TANDEM_RETURN_IF_ERROR(restore_parameters(from.value(), model));
-  return model;
-}
 
 // The checkpoint to go on from; nothing when the run has none yet. Damaged ones are set aside.
 Result<std::optional<TrainCheckpoint>> checkpoint_to_resume(const Recipe& recipe, const TrainOptions& options,
