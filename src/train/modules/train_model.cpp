@@ -141,8 +141,11 @@ at::Tensor TrainModel::hidden(const at::Tensor& tokens, const SequenceLayout& la
     auto routing = std::make_shared<Routing>();
     residual.add(
         run(h, weights,
-            [this, l, routing, quantised = options.mxfp4_experts](const at::Tensor& x, const LayerParameters& w) {
-              return feed_forward(l, x, w, {.mxfp4_experts = quantised, .routing = routing.get()});
+            [this, l, routing, weights_in_4 = options.mxfp4_experts, inputs_in_8 = options.mxfp8_activations](
+                const at::Tensor& x, const LayerParameters& w) {
+              return feed_forward(
+                  l, x, w,
+                  {.mxfp4_experts = weights_in_4, .mxfp8_activations = inputs_in_8, .routing = routing.get()});
             }));
     if (options.routing != nullptr) (*options.routing)[static_cast<size_t>(l)] = *routing;
   }

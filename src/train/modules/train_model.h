@@ -40,6 +40,7 @@ enum class InitStyle {
 struct ForwardOptions {
   at::ScalarType compute = at::kFloat;      // type of the activations; parameters are cast where they are used
   bool mxfp4_experts = false;               // routed experts as MXFP4, gradient straight through
+  bool mxfp8_activations = false;           // and their inputs as MXFP8; check_mxfp8_widths() is ok
   bool recompute_sublayers = false;         // keep sublayer inputs alone for the backward pass
   std::vector<Routing>* routing = nullptr;  // receives one entry a layer; dense layers leave theirs empty
 };

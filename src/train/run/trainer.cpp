@@ -35,6 +35,7 @@ ForwardOptions forward_options(const Recipe& recipe, at::Device device) {
   ForwardOptions options;
   options.compute = compute == ComputeType::kBf16 ? at::kBFloat16 : at::kFloat;
   options.mxfp4_experts = recipe.mxfp4_experts;
+  options.mxfp8_activations = recipe.mxfp8_activations;
   options.recompute_sublayers = recipe.recompute_sublayers;
   return options;
 }
@@ -258,9 +259,6 @@ Result<std::optional<TrainCheckpoint>> checkpoint_to_resume(const Recipe& recipe
 }
 
 Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& options) {
-  if (recipe.mxfp8_activations) {
-    return Status::unsupported("mxfp8_activations: expected false: this trainer quantises weights alone");
-  }
   const Result<at::Device> device = choose_device(options.device);
   if (!device.is_ok()) return device.status();
   const c10::DeviceGuard on_device(device.value());
@@ -268,6 +266,7 @@ Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& opt
   if (!config_json.is_ok()) return config_json.status();
   const Result<ModelConfig> config = parse_model_config(config_json.value(), recipe.model);
   if (!config.is_ok()) return config.status();
+  if (recipe.mxfp8_activations) TANDEM_RETURN_IF_ERROR(check_mxfp8_widths(config.value()));
   const Result<RunData> data = RunData::open(recipe, config.value().vocab_size, config.value().pad_token_id);
   if (!data.is_ok()) return data.status();
   TANDEM_RETURN_IF_ERROR(prepare_run_folder(recipe.run, options.existing));
