@@ -181,7 +181,7 @@ TEST(ExportParity, NanoIsTheEnginesNano) {
   const std::string dir = test::data_path("../../models/nano");
   const ModelConfig config = load_model_config(dir).value();
   const Tokenizer tokenizer = Tokenizer::load(dir, config.vocab_size).value();
-  const ChatGenerator chats({.tokenizer = &tokenizer});
+  const ChatGenerator chats({.prose = {}, .tokenizer = &tokenizer});
   std::vector<std::vector<TokenId>> texts;
   for (uint64_t i = 0; i < 8; ++i) {
     texts.push_back(encode_example(tokenizer, chats.example(chats.family_of(i), ChatSplit::kTest, i)).value().ids);
