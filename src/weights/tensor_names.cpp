@@ -93,7 +93,7 @@ class Walk {
     tensor.optional = in_mtp_;
     tensor.run = !in_mtp_ && group != TensorGroup::kVision && group != TensorGroup::kProjector;
     tensor.group = in_mtp_ ? TensorGroup::kMtp : group;
-    tensor.role = tensor.run ? role : TensorRole::kNotRun;
+    tensor.role = role;
     visit_(tensor);
   }
   void matrix(std::string_view suffix, int64_t rows, int64_t cols, TensorGroup group, TensorRole role) {
@@ -247,18 +247,20 @@ class Walk {
   // AttnRes, and its own head.
   void mtp_layer(int64_t l) {
     in_mtp_ = true;
+    layer_ = l;
     const Scope scope(*this, "layers.", l);
     const int64_t D = config_.hidden_size;
-    const TensorRole role = TensorRole::kNotRun;
-    matrix("embed_tokens.weight", config_.vocab_size, D, TensorGroup::kMtp, role);
-    vector("enorm.weight", D, TensorGroup::kMtp, role);
-    vector("hnorm.weight", D, TensorGroup::kMtp, role);
-    matrix("eh_proj.weight", D, 2 * D, TensorGroup::kMtp, role);
-    vector("input_layernorm.weight", D, TensorGroup::kMtp, role);
+    const TensorGroup group = TensorGroup::kMtp;
+    matrix("embed_tokens.weight", config_.vocab_size, D, group, TensorRole::kEmbedTokens);
+    vector("enorm.weight", D, group, TensorRole::kMtpEmbeddingNorm);
+    vector("hnorm.weight", D, group, TensorRole::kMtpHiddenNorm);
+    matrix("eh_proj.weight", D, 2 * D, group, TensorRole::kMtpProj);
+    vector("input_layernorm.weight", D, group, TensorRole::kInputLayernorm);
     if (config_.kv_lora_rank > 0) mla();
     feed_forward(l);
-    vector("shared_head.norm.weight", D, TensorGroup::kMtp, role);
-    matrix("shared_head.head.weight", config_.vocab_size, D, TensorGroup::kMtp, role);
+    vector("shared_head.norm.weight", D, group, TensorRole::kFinalNorm);
+    matrix("shared_head.head.weight", config_.vocab_size, D, group, TensorRole::kLmHead);
+    layer_ = -1;
     in_mtp_ = false;
   }
 

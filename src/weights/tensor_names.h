@@ -33,7 +33,8 @@ enum class TensorGroup {
 std::string_view tensor_group_name(TensorGroup group);
 inline constexpr int kNumTensorGroups = static_cast<int>(TensorGroup::kMtp) + 1;
 
-// What the text model uses the tensor for. kNotRun: vision, projector and MTP tensors.
+// What a model uses the tensor for. kNotRun: vision and projector tensors. An MTP layer has the roles of a text layer,
+// its embedding, head and norm those of the text model's.
 enum class TensorRole {
   kEmbedTokens,
   kLmHead,
@@ -85,6 +86,9 @@ enum class TensorRole {
   kExpertW1,
   kExpertW2,
   kExpertW3,
+  kMtpEmbeddingNorm,
+  kMtpHiddenNorm,
+  kMtpProj,
   kNotRun,
 };
 
@@ -103,7 +107,7 @@ struct ExpectedTensor {
   TensorRole role = TensorRole::kNotRun;
   ReleasedForm released = ReleasedForm::kBf16;
   ShapeRule shape_rule = ShapeRule::kExact;
-  int64_t layer = -1;        // of the text layers; -1 outside them
+  int64_t layer = -1;        // MTP layers are counted on from the text layers; -1 outside them
   int64_t expert = -1;       // of routed experts; -1 elsewhere
   bool quantisable = false;  // may be stored as <name>_packed and <name>_scale instead
   bool run = true;           // false: a known name that the text model does not read (vision, projector, MTP)

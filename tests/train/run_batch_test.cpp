@@ -136,7 +136,7 @@ TEST(TrainStep, MicroBatchesDoNotMatter) {
     RouterBalancer balancer(model, BalancingKind::kHistogram);
     ForwardOptions forward;
     forward.compute = at::kDouble;
-    TrainStep step(model, optimizer, balancer, forward, at::kCPU, 1e9);
+    TrainStep step(model, optimizer, balancer, forward, at::kCPU, 1e9, /*mtp_loss_weight=*/0);
     const StepBatch batch = make_step_batch(data, 0, {micro_batch_tokens, 16, false}).value();
     const StepNumbers numbers = step.gradients(batch);
     std::vector<at::Tensor> gradients;
@@ -176,7 +176,7 @@ TEST(TrainStep, LossIsTheMeanOverTrainedTokens) {
   RouterBalancer balancer(model, BalancingKind::kNone);
   ForwardOptions forward;
   forward.compute = at::kDouble;
-  TrainStep step(model, optimizer, balancer, forward, at::kCPU, 1e9);
+  TrainStep step(model, optimizer, balancer, forward, at::kCPU, 1e9, /*mtp_loss_weight=*/0);
   const StepBatch batch = make_step_batch(data, 2, {64, 16, false}).value();
   double sum = 0;
   for (const MicroBatch& micro : batch.micro_batches) {

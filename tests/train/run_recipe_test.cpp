@@ -107,6 +107,7 @@ TEST(Recipe, NamesTheKeyOfEveryFault) {
       {R"({"compute": "fp16"})", "compute: expected \"bf16\" or \"fp32\", found \"fp16\""},
       {R"({"balancing": "auto"})", "balancing: expected \"histogram\" or \"exact\" or \"none\""},
       {R"({"mxfp4_experts": 1})", "mxfp4_experts: expected true or false, found 1"},
+      {R"({"mxfp8_activations": "no"})", "mxfp8_activations: expected true or false, found \"no\""},
       {R"({"chunk_size": 48})", "chunk_size: expected a power of two"},
       {R"({"checkpoint": {"keep": 0}})", "checkpoint.keep: expected an integer from 1"},
       {R"({"checkpoint": {"every": 1}})", "checkpoint.every: expected one of"},

@@ -86,6 +86,7 @@ TEST(Training, ResumedFineTuningIsUninterrupted) {
   recipe_json["init"] = {{"from", "run"}};
   recipe_json["curriculum"] = {{{"data", "chat"}, {"length", 64}, {"tokens", 768}, {"pack", "documents"}}};
   recipe_json["balancing"] = "exact";
+  recipe_json["mxfp8_activations"] = true;
   folder.write_recipe(recipe_json);
   const Recipe whole = folder.recipe(RunKind::kSft, {"run=" + folder.path("whole")});
   EXPECT_TRUE(whole.mxfp4_experts);
@@ -161,6 +162,7 @@ TEST(Training, RefusesAnotherRecipe) {
       {"curriculum.0.tokens=2048", "curriculum.0.tokens: the run has 1024, the recipe 2048"},
       {"data.text=[\"a.bin\"]", "data.text.1: the run has"},
       {"mxfp4_experts=true", "mxfp4_experts: the run has false, the recipe true"},
+      {"mxfp8_activations=true", "mxfp8_activations: the run has false, the recipe true"},
       {"init.seed=2", "init.seed: the run has 1, the recipe 2"},
   };
   for (const auto& [setting, message] : refused) {
@@ -178,6 +180,16 @@ TEST(Training, RefusesAnotherRecipe) {
                 options(ExistingRun::kResume, 1))
                 .step,
             2);
+}
+
+TEST(Training, Mxfp8InputsNeedWholeGroups) {
+  const RunFolder folder;
+  json model = RunFolder::model_json();
+  model["text_config"]["moe_intermediate_size"] = 40;
+  folder.write("model.json", model.dump());
+  const Status status = train(folder.recipe(RunKind::kPretrain, {"mxfp8_activations=true"}), options()).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("expected experts whose inputs are multiples of 32 wide, found 32 and 40"));
 }
 
 TEST(Training, StopsBeforeARuinedModelIsSaved) {

@@ -318,7 +318,8 @@ TEST(TensorNames, MtpLayersAreKnownOptionalAndNotRun) {
     EXPECT_EQ(tensor.run, !in_mtp) << tensor.name;
     EXPECT_EQ(tensor.optional, in_mtp) << tensor.name;
     if (in_mtp) {
-      EXPECT_EQ(tensor.role, TensorRole::kNotRun);
+      EXPECT_NE(tensor.role, TensorRole::kNotRun) << tensor.name;
+      EXPECT_EQ(tensor.layer, 2) << tensor.name;
       EXPECT_EQ(tensor.name.find("_res_"), std::string_view::npos) << tensor.name;
       mtp += 1;
     }

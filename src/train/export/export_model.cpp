@@ -18,12 +18,12 @@ std::string describe(const ExpectedTensor& tensor) {
 Status check_same_tensors(const ModelConfig& written, const ModelConfig& held) {
   std::vector<std::string> wanted;
   for_each_expected_tensor(written, [&](const ExpectedTensor& tensor) {
-    if (tensor.run) wanted.push_back(describe(tensor));
+    if (is_held(written, tensor)) wanted.push_back(describe(tensor));
   });
   size_t next = 0;
   Status status;
   for_each_expected_tensor(held, [&](const ExpectedTensor& tensor) {
-    if (!tensor.run || !status.is_ok()) return;
+    if (!is_held(held, tensor) || !status.is_ok()) return;
     const std::string found = describe(tensor);
     if (next < wanted.size() && wanted[next] == found) {
       ++next;
@@ -52,7 +52,7 @@ Result<ExportReport> export_model(const TrainModel& model, const ExportOptions& 
   // The written configuration decides how a tensor is stored: both walks have the same tensors in the same order.
   std::vector<ReleasedForm> forms;
   for_each_expected_tensor(config.value(), [&](const ExpectedTensor& tensor) {
-    if (tensor.run) forms.push_back(tensor.released);
+    if (is_held(config.value(), tensor)) forms.push_back(tensor.released);
   });
   size_t next = 0;
   Status status;

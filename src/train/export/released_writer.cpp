@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "tensor/mxfp4.h"
+#include "train/modules/held_tensors.h"
 #include "weights/shard_index.h"
 
 namespace tandem::train {
@@ -66,7 +67,7 @@ Status ReleasedWriter::plan(const ModelConfig& config) {
     tensor_bytes_ += *bytes;
   };
   for_each_expected_tensor(config, [&](const ExpectedTensor& tensor) {
-    if (!tensor.run || !status.is_ok()) return;
+    if (!is_held(config, tensor) || !status.is_ok()) return;
     num_parameters_ += tensor.role == TensorRole::kKdaALog ? config.kda_num_heads : tensor.num_elements();
     if (tensor.released != ReleasedForm::kMxfp4) {
       add_file_tensor(tensor.name, plain_dtype(tensor, options_.trunk_f32), tensor.shape);

@@ -7,8 +7,11 @@
 #include <limits>
 #include <numeric>
 
+#include "base/cat.h"
+#include "tensor/mxfp4.h"
 #include "train/modules/functional.h"
 #include "train/modules/mxfp4_fake_quant.h"
+#include "train/modules/mxfp8_fake_quant.h"
 #include "train/modules/sequence_layout.h"
 
 namespace tandem::train {
@@ -68,7 +71,8 @@ at::Tensor expert_mlp(const ModelConfig& config, const ExpertStack& experts, con
     const at::Tensor weight = chosen.defined() ? stack.index_select(0, chosen) : stack;
     return at::bmm(x, weight.to(x.scalar_type()).transpose(1, 2));
   };
-  return product(gated_act(config, product(rows, experts.w1), product(rows, experts.w3)), experts.w2);
+  const at::Tensor inner = gated_act(config, product(rows, experts.w1), product(rows, experts.w3));
+  return product(experts.mxfp8_inputs ? mxfp8_fake_quant(inner) : inner, experts.w2);
 }
 
 at::Tensor mlp(const ModelConfig& config, const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up,
@@ -127,7 +131,8 @@ at::Tensor routed_experts(const ModelConfig& config, const ExpertStack& experts,
                                   .narrow(0, 0, tokens * k)
                                   .contiguous();
   const at::Tensor token_of = at::floor_divide(taken, k);  // tokens · k → tokens: padding stays padding
-  const at::Tensor rows = Dispatch::apply(z, token_of, place_of.reshape({tokens, k}));
+  const at::Tensor input = experts.mxfp8_inputs ? mxfp8_fake_quant(z) : z;
+  const at::Tensor rows = Dispatch::apply(input, token_of, place_of.reshape({tokens, k}));
   std::vector<at::Tensor> outputs;
   int64_t at_row = 0;
   for (const ExpertBucket& bucket : buckets) {
@@ -140,6 +145,13 @@ at::Tensor routed_experts(const ModelConfig& config, const ExpertStack& experts,
   const at::Tensor all = outputs.size() == 1 ? outputs[0] : at::cat(outputs);
   const at::Tensor picked = permute_padded(all, place_of, taken).reshape({tokens, k, z.size(1)});
   return at::bmm(routing.weights.unsqueeze(1), picked.to(routing.weights.scalar_type())).squeeze(1).to(z.scalar_type());
+}
+
+Status check_mxfp8_widths(const ModelConfig& config) {
+  const int64_t Dl = config.expert_input_size(), I = config.moe_intermediate_size;
+  if (config.num_experts == 0 || (Dl % kMxGroup == 0 && I % kMxGroup == 0)) return Status::ok();
+  return Status::invalid(
+      cat("mxfp8_activations: expected experts whose inputs are multiples of 32 wide, found ", Dl, " and ", I));
 }
 
 at::Tensor dense_mlp(const ModelConfig& config, const LayerParameters& weights, const at::Tensor& x) {
@@ -158,6 +170,7 @@ at::Tensor moe_layer(const ModelConfig& config, const LayerParameters& weights, 
   if (options.mxfp4_experts) {
     experts = {mxfp4_fake_quant(experts.w1), mxfp4_fake_quant(experts.w3), mxfp4_fake_quant(experts.w2)};
   }
+  experts.mxfp8_inputs = options.mxfp8_activations;
   const bool latent = config.has_latent_experts();
   at::Tensor y = routed_experts(config, experts, latent ? project(x, weights[Role::kLatentDown]) : x, routing);
   if (latent) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/cat.h"
 #include "train/modules/functional.h"
 #include "train/modules/kda.h"
 #include "train/modules/mla.h"
@@ -18,6 +19,10 @@ namespace {
 
 bool is_routed_expert(TensorRole role) {
   return role == TensorRole::kExpertW1 || role == TensorRole::kExpertW2 || role == TensorRole::kExpertW3;
+}
+
+at::Tensor run_sublayer(bool again, const at::Tensor& h, const LayerParameters& weights, const Sublayer& sublayer) {
+  return again ? recompute(sublayer, h, weights) : sublayer(h, weights);
 }
 
 // "….experts.7.w1.weight" → "….experts.*.w1.weight".
@@ -48,11 +53,18 @@ ValueRule training_rule(const ModelConfig& config, const ExpectedTensor& tensor)
 
 }  // namespace
 
+Status check_mtp(const ModelConfig& config) {
+  const int64_t layers = config.num_nextn_predict_layers;
+  if (layers == 0 || (layers == 1 && config.kv_lora_rank > 0)) return Status::ok();
+  return Status::invalid(layers == 1 ? std::string("num_nextn_predict_layers: expected 0 without MLA, found 1")
+                                     : cat("num_nextn_predict_layers: expected 0 or 1, found ", layers));
+}
+
 void TrainModel::allocate(at::ScalarType type, at::Device device) {
-  scopes_.resize(static_cast<size_t>(config_.num_hidden_layers) + 1);
+  scopes_.resize(static_cast<size_t>(config_.num_hidden_layers) + (has_mtp(config_) ? 2 : 1));
   const auto options = at::TensorOptions().dtype(type).device(device);
   for_each_expected_tensor(config_, [&](const ExpectedTensor& tensor) {
-    if (!tensor.run || tensor.expert > 0) return;
+    if (!is_held(config_, tensor) || is_mtp_copy(tensor) || tensor.expert > 0) return;
     std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
     if (tensor.role == TensorRole::kKdaALog) shape = {config_.kda_num_heads};
     if (is_routed_expert(tensor.role)) shape.insert(shape.begin(), config_.num_experts);
@@ -73,13 +85,17 @@ void TrainModel::set_requires_grad() {
 }
 
 at::Tensor TrainModel::slice_of(const ExpectedTensor& tensor) const {
+  if (is_mtp_copy(tensor)) {
+    const bool tied = config_.tie_word_embeddings;
+    return layer_parameters(-1)[tied ? TensorRole::kEmbedTokens : tensor.role].detach();
+  }
   const at::Tensor value = layer_parameters(tensor.layer)[tensor.role].detach();
   return tensor.expert >= 0 ? value.select(0, tensor.expert) : value;
 }
 
 void TrainModel::for_each_released(FunctionRef<void(const ExpectedTensor&, const at::Tensor&)> visit) const {
   for_each_expected_tensor(config_, [&](const ExpectedTensor& tensor) {
-    if (tensor.run) visit(tensor, slice_of(tensor));
+    if (is_held(config_, tensor)) visit(tensor, slice_of(tensor));
   });
 }
 
@@ -95,6 +111,7 @@ TrainModel TrainModel::random(const ModelConfig& config, uint64_t seed, InitStyl
   model.allocate(type, device);
   std::vector<float> values;
   model.for_each_released([&](const ExpectedTensor& tensor, const at::Tensor& slice) {
+    if (is_mtp_copy(tensor)) return;
     const ValueRule rule = style == InitStyle::kTraining ? training_rule(config, tensor) : init_rule(config, tensor);
     values.resize(static_cast<size_t>(slice.numel()));
     fill_random(rule, DType::kF32, random_stream(seed, tensor.name), 0, std::as_writable_bytes(std::span(values)));
@@ -107,8 +124,8 @@ TrainModel TrainModel::random(const ModelConfig& config, uint64_t seed, InitStyl
 at::Tensor TrainModel::attention(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
                                  const SequenceLayout& layout) const {
   const at::Tensor x = rms_norm(h, weights[TensorRole::kInputLayernorm], config_.rms_norm_eps);
-  return config_.kinds[static_cast<size_t>(layer)] == LayerKind::kKda ? kda_layer(config_, weights, x, layout)
-                                                                      : mla_layer(config_, weights, x, layout);
+  const bool kda = layer < config_.num_hidden_layers && config_.kinds[static_cast<size_t>(layer)] == LayerKind::kKda;
+  return kda ? kda_layer(config_, weights, x, layout) : mla_layer(config_, weights, x, layout);
 }
 
 at::Tensor TrainModel::feed_forward(int64_t layer, const at::Tensor& h, const LayerParameters& weights,
@@ -117,37 +134,61 @@ at::Tensor TrainModel::feed_forward(int64_t layer, const at::Tensor& h, const La
   return config_.is_moe(layer) ? moe_layer(config_, weights, x, options) : dense_mlp(config_, weights, x);
 }
 
+at::Tensor TrainModel::run_feed_forward(int64_t layer, const at::Tensor& h, const ForwardOptions& options) const {
+  // Filled by the first run; the backward pass has no place of its own to write to.
+  auto routing = std::make_shared<Routing>();
+  const auto sublayer = [this, layer, routing, weights_in_4 = options.mxfp4_experts,
+                         inputs_in_8 = options.mxfp8_activations](const at::Tensor& x, const LayerParameters& weights) {
+    return feed_forward(layer, x, weights,
+                        {.mxfp4_experts = weights_in_4, .mxfp8_activations = inputs_in_8, .routing = routing.get()});
+  };
+  at::Tensor y = run_sublayer(options.recompute_sublayers, h, layer_parameters(layer), sublayer);
+  if (options.routing != nullptr) (*options.routing)[static_cast<size_t>(layer)] = *routing;
+  return y;
+}
+
 at::Tensor TrainModel::hidden(const at::Tensor& tokens, const SequenceLayout& layout,
                               const ForwardOptions& options) const {
   using Role = TensorRole;
   const LayerParameters& globals = layer_parameters(-1);
-  if (options.routing != nullptr) {
-    options.routing->assign(static_cast<size_t>(config_.num_hidden_layers), Routing{});
-  }
+  if (options.routing != nullptr) options.routing->assign(scopes_.size() - 1, Routing{});
   const auto kept_layout = std::make_shared<const SequenceLayout>(layout);
-  const auto run = [&](const at::Tensor& h, const LayerParameters& weights, const Sublayer& sublayer) {
-    return options.recompute_sublayers ? recompute(sublayer, h, weights) : sublayer(h, weights);
-  };
   ResidualStream residual(config_, at::embedding(globals[Role::kEmbedTokens], tokens).to(options.compute));
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerParameters& weights = layer_parameters(l);
-    at::Tensor h =
+    const at::Tensor h =
         residual.attention_input(l, weights[Role::kSelfAttentionResNorm], weights[Role::kSelfAttentionResProj]);
-    residual.add(run(h, weights, [this, l, kept_layout](const at::Tensor& x, const LayerParameters& w) {
-      return attention(l, x, w, *kept_layout);
-    }));
-    h = residual.mix(weights[Role::kMlpResNorm], weights[Role::kMlpResProj]);
-    // Filled by the first run; the backward pass has no place of its own to write to.
-    auto routing = std::make_shared<Routing>();
-    residual.add(
-        run(h, weights,
-            [this, l, routing, quantised = options.mxfp4_experts](const at::Tensor& x, const LayerParameters& w) {
-              return feed_forward(l, x, w, {.mxfp4_experts = quantised, .routing = routing.get()});
-            }));
-    if (options.routing != nullptr) (*options.routing)[static_cast<size_t>(l)] = *routing;
+    residual.add(run_sublayer(options.recompute_sublayers, h, weights,
+                              [this, l, kept_layout](const at::Tensor& x, const LayerParameters& w) {
+                                return attention(l, x, w, *kept_layout);
+                              }));
+    residual.add(run_feed_forward(l, residual.mix(weights[Role::kMlpResNorm], weights[Role::kMlpResProj]), options));
   }
-  return rms_norm(residual.mix(globals[Role::kOutputAttnResNorm], globals[Role::kOutputAttnResProj]),
-                  globals[Role::kFinalNorm], config_.rms_norm_eps);
+  const at::Tensor last = residual.mix(globals[Role::kOutputAttnResNorm], globals[Role::kOutputAttnResProj]);
+  if (options.before_norm != nullptr) *options.before_norm = last;
+  return rms_norm(last, globals[Role::kFinalNorm], config_.rms_norm_eps);
+}
+
+at::Tensor TrainModel::mtp_hidden(const at::Tensor& before_norm, const at::Tensor& next_tokens,
+                                  const SequenceLayout& layout, const ForwardOptions& options) const {
+  using Role = TensorRole;
+  const int64_t l = config_.num_hidden_layers;
+  const LayerParameters& weights = layer_parameters(l);
+  const auto kept_layout = std::make_shared<const SequenceLayout>(layout);
+  const at::Tensor embedded = at::embedding(layer_parameters(-1)[Role::kEmbedTokens], next_tokens)
+                                  .to(options.compute)
+                                  .masked_fill(layout.position.eq(0).unsqueeze(1), 0);
+  const double eps = config_.rms_norm_eps;
+  const at::Tensor both = at::cat({rms_norm(embedded, weights[Role::kMtpEmbeddingNorm], eps),
+                                   rms_norm(before_norm, weights[Role::kMtpHiddenNorm], eps)},
+                                  1);
+  at::Tensor h = project(both, weights[Role::kMtpProj]);
+  h = h + run_sublayer(options.recompute_sublayers, h, weights,
+                       [this, l, kept_layout](const at::Tensor& x, const LayerParameters& w) {
+                         return attention(l, x, w, *kept_layout);
+                       });
+  h = h + run_feed_forward(l, h, options);
+  return rms_norm(h, weights[Role::kFinalNorm], eps);
 }
 
 at::Tensor TrainModel::head(const at::Tensor& hidden_rows) const {

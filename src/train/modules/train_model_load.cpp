@@ -15,8 +15,10 @@ Result<TrainModel> TrainModel::load(const Checkpoint& checkpoint, const ModelCon
   TrainModel model(config);
   model.allocate(type, device);
   std::vector<float> values;
+  int64_t num_read = 0;
   const auto read = [&](const ExpectedTensor& tensor, const StoredTensor& stored, std::vector<std::string>& misshapen) {
-    if (!tensor.run) return;
+    if (!is_held(config, tensor) || is_mtp_copy(tensor)) return;
+    ++num_read;
     widen_tensor(checkpoint, tensor, stored, values);
     const at::Tensor slice = model.slice_of(tensor);
     const auto wanted = static_cast<size_t>(slice.numel());
@@ -27,6 +29,13 @@ Result<TrainModel> TrainModel::load(const Checkpoint& checkpoint, const ModelCon
     slice.copy_(at::from_blob(values.data(), slice.sizes(), at::kFloat));
   };
   TANDEM_RETURN_IF_ERROR(check_checkpoint(checkpoint, config, read).to_status(checkpoint.dir()));
+  int64_t num_held = 0;
+  model.for_each_released(
+      [&](const ExpectedTensor& tensor, const at::Tensor&) { num_held += is_mtp_copy(tensor) ? 0 : 1; });
+  if (num_read < num_held) {  // only MTP tensors may be missing
+    return Status::invalid(cat(checkpoint.dir(), ": expected all tensors of the declared MTP layer, found ",
+                               num_held - num_read, " missing: set num_nextn_predict_layers to 0 to do without it"));
+  }
   model.set_requires_grad();
   return model;
 }

@@ -56,7 +56,8 @@ bool is_muon_role(TensorRole role) {
     case TensorRole::kSharedDownProj:
     case TensorRole::kExpertW1:
     case TensorRole::kExpertW2:
-    case TensorRole::kExpertW3: return true;
+    case TensorRole::kExpertW3:
+    case TensorRole::kMtpProj: return true;
     default: return false;
   }
 }

@@ -167,6 +167,7 @@ class RecipeReader {
                     "compute",
                     "mxfp4_experts",
                     "mxfp8_activations",
+                    "mtp_loss_weight",
                     "balancing",
                     "recompute_sublayers",
                     "chunk_size",
@@ -351,6 +352,9 @@ class RecipeReader {
         recipe_.balancing);
     assign(recipe_.mxfp4_experts, fields_.boolean("mxfp4_experts"));
     assign(recipe_.mxfp8_activations, fields_.boolean("mxfp8_activations"));
+    if (fields_.has("mtp_loss_weight")) {
+      number_between(fields_, "mtp_loss_weight", 0, 100, recipe_.mtp_loss_weight.emplace());
+    }
     assign(recipe_.recompute_sublayers, fields_.boolean("recompute_sublayers"));
     assign(recipe_.require_loss_mask, fields_.boolean("require_loss_mask"));
     assign(recipe_.chunk_size, fields_.integer("chunk_size", {16, 4096}));

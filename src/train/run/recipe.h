@@ -7,7 +7,7 @@
 //    "validation": {"data": "name", "length": 1024, "sequences": 64, "every_steps": 100, "pack": "documents"},
 //    "batch_tokens": 65536, "micro_batch_tokens": 16384,
 //    "optimizer": {"learning_rate", "warmup_share", "final_share", "weight_decay", "clip_norm", "muon_momentum"},
-//    "compute": "bf16" | "fp32", "mxfp4_experts": bool, "mxfp8_activations": bool,
+//    "compute": "bf16" | "fp32", "mxfp4_experts": bool, "mxfp8_activations": bool, "mtp_loss_weight": 0.1,
 //    "balancing": "histogram" | "exact" | "none", "recompute_sublayers": bool, "chunk_size": 64,
 //    "require_loss_mask": bool, "checkpoint": {"every_steps", "keep"}, "log_every_steps", "explode_factor", "seed"}
 //
@@ -57,6 +57,9 @@ struct RecipeOptimizer {
   double muon_momentum = 0.95;
 };
 
+// Of the token after next, for a model with an MTP layer. UNVERIFIED: the released models' is not public.
+inline constexpr double kDefaultMtpLossWeight = 0.1;
+
 struct Recipe {
   RunKind kind = RunKind::kPretrain;
   std::string origin;     // the recipe's own path
@@ -74,6 +77,7 @@ struct Recipe {
   std::optional<ComputeType> compute;  // nothing: bf16 on CUDA, fp32 on a CPU
   bool mxfp4_experts = false;
   bool mxfp8_activations = false;
+  std::optional<double> mtp_loss_weight;  // nothing: the default
   BalancingKind balancing = BalancingKind::kHistogram;
   bool recompute_sublayers = false;
   int64_t chunk_size = 64;

@@ -50,6 +50,7 @@ std::string recipe_json(const Recipe& recipe) {
   if (recipe.compute) out["compute"] = *recipe.compute == ComputeType::kBf16 ? "bf16" : "fp32";
   out["mxfp4_experts"] = recipe.mxfp4_experts;
   out["mxfp8_activations"] = recipe.mxfp8_activations;
+  if (recipe.mtp_loss_weight) out["mtp_loss_weight"] = *recipe.mtp_loss_weight;
   out["balancing"] = name_of(recipe.balancing);
   out["recompute_sublayers"] = recipe.recompute_sublayers;
   out["chunk_size"] = recipe.chunk_size;

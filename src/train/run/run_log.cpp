@@ -85,6 +85,7 @@ Status RunLog::write(const StepRecord& record) {
     line["expert_load"] = record.expert_load;
     line["expert_load_mean"] = record.expert_load_mean();
   }
+  if (record.mtp_loss) line["mtp_loss"] = *record.mtp_loss;
   if (record.peak_memory_bytes) line["peak_memory_bytes"] = *record.peak_memory_bytes;
   return write_line(line.dump());
 }

@@ -1,7 +1,8 @@
 // train/run/run_log.h: log.jsonl, one JSON object a line, and the same for people.
 //
 //   Training step  {"step", "tokens", "loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds",
-//                   "expert_load": [largest over mean load of each MoE layer], "expert_load_mean", "peak_memory_bytes"}
+//                   "expert_load": [largest over mean load of each MoE layer], "expert_load_mean", "peak_memory_bytes",
+//                   "mtp_loss"}
 //   Validation     {"step", "tokens", "validation_loss", "validation_bits", "seconds"}
 //   Loss in nats a token, bits in bits a token; step and tokens count what was trained before the line was written.
 //   No torch in here. Threading: the training thread.
@@ -28,6 +29,7 @@ struct StepRecord {
   double seconds = 0;  // of the run
   std::vector<double> expert_load = {};
   std::optional<int64_t> peak_memory_bytes = {};  // of the GPU
+  std::optional<double> mtp_loss = {};            // of a model with an MTP layer
   double expert_load_mean() const;
 };
 

@@ -36,6 +36,7 @@ ForwardOptions forward_options(const Recipe& recipe, at::Device device) {
   ForwardOptions options;
   options.compute = compute == ComputeType::kBf16 ? at::kBFloat16 : at::kFloat;
   options.mxfp4_experts = recipe.mxfp4_experts;
+  options.mxfp8_activations = recipe.mxfp8_activations;
   options.recompute_sublayers = recipe.recompute_sublayers;
   return options;
 }
@@ -51,7 +52,8 @@ class Trainer {
         device_(device),
         optimizer_(model.config(), model.parameters(), optimizer_options(recipe)),
         balancer_(model, recipe.balancing),
-        step_(model, optimizer_, balancer_, forward_options(recipe, device), device, recipe.optimizer.clip_norm),
+        step_(model, optimizer_, balancer_, forward_options(recipe, device), device, recipe.optimizer.clip_norm,
+              recipe.mtp_loss_weight.value_or(kDefaultMtpLossWeight)),
         schedule_{.peak = recipe.optimizer.learning_rate,
                   .num_steps = data.order().num_steps(),
                   .warmup_share = recipe.optimizer.warmup_share,
@@ -128,6 +130,7 @@ class Trainer {
              .seconds = state_.seconds,
              .expert_load = numbers.expert_load,
              .peak_memory_bytes = peak_memory_bytes(device_)};
+    if (has_mtp(model_.config())) last_.mtp_loss = numbers.mtp_loss;
     TANDEM_RETURN_IF_ERROR(log_->write(last_));
     if (state_.step % recipe_.log_every_steps == 0 || state_.step == schedule_.num_steps) report();
     return Status::ok();
@@ -157,7 +160,7 @@ class Trainer {
     if (probe.num_trained() > 0) {
       const double loss = step_.loss_sum(probe) / static_cast<double>(probe.num_trained());
       if (const auto reason = guard_.refusal(loss, 0)) {
-        return refuse(cat("after the update, ", *reason), {loss, last_.grad_norm, {}}, /*after_update=*/true);
+        return refuse(cat("after the update, ", *reason), {loss, 0, last_.grad_norm, {}}, /*after_update=*/true);
       }
     }
     state_.num_optimizer_steps = optimizer_.num_steps();
@@ -249,9 +252,6 @@ Result<std::optional<TrainCheckpoint>> checkpoint_to_resume(const Recipe& recipe
 }
 
 Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& options) {
-  if (recipe.mxfp8_activations) {
-    return Status::unsupported("mxfp8_activations: expected false: this trainer quantises weights alone");
-  }
   const Result<at::Device> device = choose_device(options.device);
   if (!device.is_ok()) return device.status();
   const c10::DeviceGuard on_device(device.value());
@@ -259,6 +259,11 @@ Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& opt
   if (!config_json.is_ok()) return config_json.status();
   const Result<ModelConfig> config = parse_model_config(config_json.value(), recipe.model);
   if (!config.is_ok()) return config.status();
+  TANDEM_RETURN_IF_ERROR(check_mtp(config.value()));
+  if (recipe.mtp_loss_weight && !has_mtp(config.value())) {
+    return Status::invalid("mtp_loss_weight: expected a model with num_nextn_predict_layers 1, found none");
+  }
+  if (recipe.mxfp8_activations) TANDEM_RETURN_IF_ERROR(check_mxfp8_widths(config.value()));
   const Result<RunData> data = RunData::open(recipe, config.value().vocab_size, config.value().pad_token_id);
   if (!data.is_ok()) return data.status();
   TANDEM_RETURN_IF_ERROR(prepare_run_folder(recipe.run, options.existing));
