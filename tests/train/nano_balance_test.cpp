@@ -30,7 +30,7 @@ struct Batch {
 class ChatBatches {
  public:
   ChatBatches(const Tokenizer& tokenizer, int64_t num_tokens)
-      : tokenizer_(tokenizer), chats_({.max_gap_tokens = 128, .tokenizer = &tokenizer}), num_tokens_(num_tokens) {}
+      : tokenizer_(tokenizer), chats_(short_gaps(tokenizer)), num_tokens_(num_tokens) {}
 
   Batch next() {
     Batch batch;
@@ -38,7 +38,8 @@ class ChatBatches {
     while (static_cast<int64_t>(ids.size()) < num_tokens_) {
       const ChatExample example = chats_.example(chats_.family_of(index_), ChatSplit::kTrain, index_);
       ++index_;
-      for (const TokenId id : encode_example(tokenizer_, example).value().ids) ids.push_back(id.value);
+      const ChatTokens chat = encode_example(tokenizer_, example).value();
+      for (const TokenId id : chat.ids) ids.push_back(id.value);
       batch.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
     }
     batch.tokens = at::tensor(ids, at::kLong);
@@ -46,6 +47,13 @@ class ChatBatches {
   }
 
  private:
+  static ChatGeneratorOptions short_gaps(const Tokenizer& tokenizer) {
+    ChatGeneratorOptions options;
+    options.max_gap_tokens = 128;
+    options.tokenizer = &tokenizer;
+    return options;
+  }
+
   const Tokenizer& tokenizer_;
   ChatGenerator chats_;
   int64_t num_tokens_;
