@@ -183,7 +183,7 @@ TEST(ExportParity, NanoIsTheEnginesNano) {
   const Tokenizer tokenizer = Tokenizer::load(dir, config.vocab_size).value();
   const ChatGenerator chats({.prose = {}, .tokenizer = &tokenizer});
   std::vector<std::vector<TokenId>> texts;
-  for (uint64_t i = 0; i < 8; ++i) {
+  for (uint64_t i = 0; i < 5; ++i) {
     texts.push_back(encode_example(tokenizer, chats.example(chats.family_of(i), ChatSplit::kTest, i)).value().ids);
   }
   const Documents documents = make_documents(texts);
