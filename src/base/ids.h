@@ -14,8 +14,10 @@ struct Id {
   constexpr auto operator<=>(const Id&) const = default;
 };
 
-using TokenId = Id<struct TokenTag>;    // a row of the embedding table
-using ExpertId = Id<struct ExpertTag>;  // a routed expert of one layer
-using SeqId = Id<struct SeqTag>;        // a sequence known to the engine
+using TokenId = Id<struct TokenTag>;            // a row of the embedding table
+using ExpertId = Id<struct ExpertTag>;          // a routed expert of one layer
+using SeqId = Id<struct SeqTag>;                // a sequence known to the engine
+using BlockId = Id<struct BlockTag>;            // a block of the cache's pool; 0 is the null block, which nobody owns
+using CheckpointId = Id<struct CheckpointTag>;  // a stored KDA state of all groups
 
 }  // namespace tandem
