@@ -181,6 +181,15 @@ void BlockPool::fill(BlockId block, int64_t num_slots, int64_t begin, int64_t en
   scrubbed_bytes_ += (end - begin) * num_slots;
 }
 
+void BlockPool::zero(BlockId block, int64_t bytes) {
+  for (int64_t s = 0; s < slots_in_use(meta(block)); ++s) std::memset(slot(block, s), 0, static_cast<size_t>(bytes));
+}
+
+int64_t BlockPool::num_in_use(BlockKind kind) const {
+  return std::count_if(metas_.begin(), metas_.end(),
+                       [kind](const BlockMeta& m) { return m.ref > 0 && m.kind == kind; });
+}
+
 Status BlockPool::audit_list(const List& list, bool is_named, std::vector<bool>& seen) const {
   int64_t size = 0;
   uint64_t recency = 0;

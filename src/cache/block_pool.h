@@ -7,7 +7,8 @@
 //   Block 0 is the null block: it has no memory (touching its address faults), is never handed out and never freed.
 //   A block is scrubbed before it is handed out again, and only what its last user dirtied. With `poison` it then holds
 //   a NaN pattern instead of zeros, until written.
-//   The pool knows nothing of prefixes: who evicts takes the names away first (set_named). Threading: engine thread only.
+//   The pool knows nothing of prefixes: who evicts takes the names away first (set_named). Threading: engine thread
+//   only.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +43,8 @@ struct BlockMeta {
   int64_t valid_tokens = 0;  // MLA: rows written and committed. KDA: position of the state
   int64_t dirty_bytes = 0;   // of each of the first dirty_slots, from its start
   int64_t dirty_slots = 0;
-  CheckpointId checkpoint;   // KDA and named: its sibling set
-  BlockId previous, next;    // in the free list or among the cached; the null block ends a list
+  CheckpointId checkpoint;  // KDA and named: its sibling set
+  BlockId previous, next;   // in the free list or among the cached; the null block ends a list
 };
 
 // A pattern that is a NaN as f32 and as bf16, and that no computation of ours makes from numbers.
@@ -60,6 +61,7 @@ class BlockPool {
   int64_t num_blocks() const { return num_blocks_; }  // without the null block
   int64_t num_free() const { return free_.size; }
   int64_t num_cached() const { return cached_.size; }
+  int64_t num_in_use(BlockKind kind) const;
   int64_t num_available() const { return free_.size + cached_.size; }
 
   // A free block with one use, scrubbed, or none. Caller evicts to make one free.
@@ -84,6 +86,7 @@ class BlockPool {
   std::byte* slot(BlockId block, int64_t slot) const;
   // Fills [begin, end) of every slot that the block's kind uses with zeros, or the pattern.
   void scrub(BlockId block, int64_t begin, int64_t end) { fill(block, slots_in_use(entry(block)), begin, end); }
+  void zero(BlockId block, int64_t bytes);                    // [0, bytes) of every slot that the block's kind uses
   int64_t scrubbed_bytes() const { return scrubbed_bytes_; }  // since the start
 
   // Lists, counts and phases agree; uses are what `uses[block]` says (the owner's count). Names the block.

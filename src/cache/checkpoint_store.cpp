@@ -10,36 +10,10 @@
 #include "cache/stored_scan.h"
 
 namespace tandem {
-namespace {
-
-ChainKey to_key(const XXH128_hash_t& hash) { return {hash.low64, hash.high64}; }
-
-}  // namespace
-
-ChainKey chain_root(std::string_view identity, DType dtype, std::string_view salt) {
-  const auto length = static_cast<uint64_t>(identity.size());  // keeps identity and salt apart
-  const auto type = static_cast<uint64_t>(dtype);
-  XXH3_state_t state;
-  XXH3_128bits_reset(&state);
-  XXH3_128bits_update(&state, &length, sizeof(length));
-  XXH3_128bits_update(&state, &type, sizeof(type));
-  XXH3_128bits_update(&state, identity.data(), identity.size());
-  XXH3_128bits_update(&state, salt.data(), salt.size());
-  return to_key(XXH3_128bits_digest(&state));
-}
-
-ChainKey chain_next(const ChainKey& previous, std::span<const TokenId> unit) {
-  XXH3_state_t state;
-  XXH3_128bits_reset(&state);
-  XXH3_128bits_update(&state, previous.data(), sizeof(previous));
-  XXH3_128bits_update(&state, unit.data(), unit.size_bytes());
-  return to_key(XXH3_128bits_digest(&state));
-}
-
-uint64_t CheckpointStore::checksum(int64_t position, const ChainKey& chain, std::span<const BlockId> blocks) const {
+uint64_t CheckpointStore::checksum(int64_t position, const PrefixHash& chain, std::span<const BlockId> blocks) const {
   XXH3_state_t state;
   XXH3_64bits_reset_withSeed(&state, static_cast<XXH64_hash_t>(position));
-  XXH3_64bits_update(&state, chain.data(), sizeof(chain));
+  XXH3_64bits_update(&state, &chain, sizeof(chain));
   for (const BlockId block : blocks) {
     const int64_t num_slots = layout_.kda_layers_in_group(pool_.meta(block).group);
     for (int64_t s = 0; s < num_slots; ++s) {
@@ -65,7 +39,7 @@ bool CheckpointStore::is_finite(std::span<const BlockId> blocks) const {
   return true;
 }
 
-std::optional<CheckpointId> CheckpointStore::add(int64_t position, const ChainKey& chain,
+std::optional<CheckpointId> CheckpointStore::add(int64_t position, const PrefixHash& chain,
                                                  std::span<const BlockId> blocks) {
   TANDEM_CHECK(static_cast<int64_t>(blocks.size()) == layout_.num_kda_groups, "a block of every group");
   if (!is_finite(blocks)) return std::nullopt;
@@ -99,7 +73,7 @@ const StoredCheckpoint* CheckpointStore::find(CheckpointId id) const {
   return found == checkpoints_.end() ? nullptr : &found->second;
 }
 
-Status CheckpointStore::verify(CheckpointId id, int64_t position, const ChainKey& chain) const {
+Status CheckpointStore::verify(CheckpointId id, int64_t position, const PrefixHash& chain) const {
   const StoredCheckpoint* stored = find(id);
   if (stored == nullptr) return Status::failed_precondition(cat("checkpoint ", id.value, ": it is gone"));
   if (stored->position != position) {

@@ -53,8 +53,8 @@ Result<PoolLayout> make_pool_layout(const CacheLayout& cache, int64_t hash_unit,
   layout.num_mla_layers = cache.num_mla_layers();
   if (num_kda_groups && (layout.num_kda_layers == 0 ? *num_kda_groups != 0
                                                     : *num_kda_groups < 1 || *num_kda_groups > layout.num_kda_layers)) {
-    return Status::invalid(cat("KDA groups: expected 1 to ", layout.num_kda_layers, ", one for each KDA layer, found ",
-                               *num_kda_groups));
+    return Status::invalid(
+        cat("KDA groups: expected 1 to ", layout.num_kda_layers, ", one for each KDA layer, found ", *num_kda_groups));
   }
   const int64_t column = std::max<int64_t>(layout.num_mla_layers, 1);
   if (layout.num_kda_layers > 0) {
@@ -63,8 +63,7 @@ Result<PoolLayout> make_pool_layout(const CacheLayout& cache, int64_t hash_unit,
     layout.conv_offset = round_up(cache.recurrent_bytes(), kRowAlignment);
     layout.state_bytes = layout.conv_offset + cache.conv_bytes();
   }
-  const int64_t largest_group =
-      layout.num_kda_groups == 0 ? 0 : ceil_div(layout.num_kda_layers, layout.num_kda_groups);
+  const int64_t largest_group = layout.num_kda_groups == 0 ? 0 : ceil_div(layout.num_kda_layers, layout.num_kda_groups);
   layout.slots_per_block = std::max(layout.num_mla_layers, largest_group);
   const int64_t row_bytes = layout.num_mla_layers == 0 ? 0 : cache.latent_row_bytes();
   const PageSize page = choose_page_size(layout.state_bytes, row_bytes, hash_unit);
