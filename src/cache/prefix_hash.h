@@ -22,9 +22,10 @@ struct PrefixHash {
 PrefixHash hash_prefix_root(std::string_view identity, int64_t hash_unit, std::string_view salt);
 
 // The inner hash, of one unit's tokens alone.
-using HashUnit = PrefixHash(std::span<const TokenId> unit);
 PrefixHash hash_prefix_unit(std::span<const TokenId> unit);
 
+// h_i of h_{i−1} and the inner hash.
+using ChainHash = PrefixHash(const PrefixHash& parent, const PrefixHash& unit);
 PrefixHash chain_prefix_hash(const PrefixHash& parent, const PrefixHash& unit);
 
 }  // namespace tandem

@@ -68,7 +68,7 @@ class PrefixIndex {
   // A place in the tree, good until the node is removed; a sequence holds one through a Pin.
   struct Node;
 
-  explicit PrefixIndex(const PrefixIndexOptions& options, HashUnit* hash_unit_tokens = &hash_prefix_unit);
+  explicit PrefixIndex(const PrefixIndexOptions& options, ChainHash* chain_hash = &chain_prefix_hash);
   ~PrefixIndex();
 
   // At least one token is left to compute: hit ≤ floor((n − 1) / u) · u. Changes nothing, not even recency.
