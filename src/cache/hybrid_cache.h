@@ -64,7 +64,10 @@ struct HybridCacheStats {
   int64_t evicted_blocks = 0;
   int64_t checkpoints_taken = 0;
   int64_t checkpoints_skipped = 0;  // no block was free for them
-  int64_t copied_bytes = 0;         // restores, copy-on-write, checkpoints
+  int64_t refused_checkpoints = 0;  // did not pass their proof when they were to be used; gone since
+  int64_t refused_non_finite = 0;  // sequences whose latents or states were not numbers: nothing more is shared of them
+  int64_t copied_bytes = 0;        // restores, copy-on-write, forks, swaps
+  int64_t scrubbed_bytes = 0;
 };
 
 struct SequenceBytes {     // resident, by kind
