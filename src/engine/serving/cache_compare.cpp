@@ -72,8 +72,7 @@ std::optional<CacheMismatch> compare_states(const CacheLayout& layout, const Seq
 
 std::optional<CacheMismatch> compare_logits(std::span<const float> expected, std::span<const float> found,
                                             int64_t num_layers, int64_t position) {
-  auto mismatch =
-      compare_stored(expected.data(), found.data(), DType::kF32, static_cast<int64_t>(expected.size()));
+  auto mismatch = compare_stored(expected.data(), found.data(), DType::kF32, static_cast<int64_t>(expected.size()));
   if (!mismatch) return std::nullopt;
   mismatch->what = "logits";
   mismatch->layer = num_layers;

@@ -58,9 +58,8 @@ Status check_options(const ServingOptions& options) {
 // Candidate 0 draws what the request would draw alone; the others from streams that the seed determines.
 uint64_t candidate_seed(uint64_t seed, int64_t candidate) {
   if (candidate == 0) return seed;
-  const std::array<uint32_t, 4> bits =
-      philox4x32({static_cast<uint32_t>(candidate), 0, 0, 1},
-                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const std::array<uint32_t, 4> bits = philox4x32({static_cast<uint32_t>(candidate), 0, 0, 1},
+                                                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return (uint64_t{bits[1]} << 32) | bits[0];
 }
 
@@ -192,8 +191,7 @@ void EngineCore::drop_sequence(SeqId id) {
   if (verifier_) verifier_->forget(id);
 }
 
-EngineCore::Delivery& EngineCore::finish(ActiveRequest& request, Candidate& candidate, EngineFinish how,
-                                         Status error) {
+EngineCore::Delivery& EngineCore::finish(ActiveRequest& request, Candidate& candidate, EngineFinish how, Status error) {
   TANDEM_CHECK(!candidate.is_finished, "a candidate finishes once");
   candidate.is_finished = true;
   --request.num_open;

@@ -32,7 +32,7 @@ class EngineCore {
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
-  Status check(const EngineRequest& request) const;  // any thread: reads what never changes
+  Status check(const EngineRequest& request) const;                    // any thread: reads what never changes
   void start(EngineRequest request, OutputSink sink, double arrived);  // checked
   void cancel(const std::string& id, std::optional<int64_t> candidate);
   void end_all(EngineFinish finish, const Status& why);
@@ -47,7 +47,7 @@ class EngineCore {
   PrefixMatch match(std::span<const TokenId> tokens, const CacheScope& scope) const {
     return cache_->match(tokens, scope);
   }
-  void read_metrics(EngineMetrics& metrics) const;        // but for the resident bytes
+  void read_metrics(EngineMetrics& metrics) const;         // but for the resident bytes
   void read_resident_bytes(EngineMetrics& metrics) const;  // a walk over the running sequences
   double prefill_token_seconds() const;
   const std::string& problem() const { return problem_; }

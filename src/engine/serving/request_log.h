@@ -1,4 +1,5 @@
-// engine/serving/request_log.h: the requests alive and remembered: which ids are taken, and what the cache gave to each.
+// engine/serving/request_log.h: the requests alive and remembered: which ids are taken, and what the cache gave to
+// each.
 //
 //   A finished request is remembered until newer ones push it out: by their number or by their prompts' tokens.
 //   Threading: any thread, guarded by a mutex of its own.

@@ -27,9 +27,7 @@ Result<std::unique_ptr<ServingEngine>> ServingEngine::create(LoadedModel& model,
 }
 
 ServingEngine::ServingEngine(LoadedModel& model, ServingOptions options)
-    : model_(model),
-      options_(std::move(options)),
-      log_(options_.remembered_requests, options_.remembered_tokens) {}
+    : model_(model), options_(std::move(options)), log_(options_.remembered_requests, options_.remembered_tokens) {}
 
 ServingEngine::~ServingEngine() {
   if (core_ == nullptr) return;

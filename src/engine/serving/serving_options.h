@@ -36,8 +36,8 @@ struct ServingOptions {
   int64_t verify_queue = 16;        // hits waiting for that; more are skipped
   std::string verify_dump_dir;      // where a failure's reproducer goes; empty: nowhere
 
-  int64_t remembered_requests = 4096;              // explanations of finished requests
-  int64_t remembered_tokens = int64_t{16} << 20;   // of their prompts together
+  int64_t remembered_requests = 4096;                // explanations of finished requests
+  int64_t remembered_tokens = int64_t{16} << 20;     // of their prompts together
   std::function<void(const EngineEvent&)> on_event;  // on the engine's thread; must not block
 
   // False: the owner calls step(), and no method from another thread. For tests and measurements.

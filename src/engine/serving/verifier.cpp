@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/check.h"
 #include "sample/philox.h"
+#include "sample/sampler.h"
 #include "weights/atomic_file.h"
 
 namespace tandem {
@@ -28,8 +29,7 @@ Verifier::Verifier(LoadedModel& model, HybridCache& cache, const ServingOptions&
       options_(options),
       on_failure_(std::move(on_failure)),
       // Several times as many prefixes as the pool can hold: one that is forgotten here is no longer there either.
-      book_(4 * (cache.stats().num_blocks + 1) *
-            std::max<int64_t>(cache.layout().page_tokens / options.hash_unit, 1)),
+      book_(4 * (cache.stats().num_blocks + 1) * std::max<int64_t>(cache.layout().page_tokens / options.hash_unit, 1)),
       draw_seed_(random_seed()) {}
 
 void Verifier::on_admitted(SeqId id, const std::string& request_id, std::span<const TokenId> tokens,
@@ -65,8 +65,8 @@ void Verifier::extend_prefix(Tracked& tracked, std::span<const TokenId> tokens) 
   const int64_t unit = options_.hash_unit;
   while (tracked.prefix_tokens + unit <= static_cast<int64_t>(tokens.size())) {
     tracked.prefix = chain_prefix_hash(
-        tracked.prefix, hash_prefix_unit(tokens.subspan(static_cast<size_t>(tracked.prefix_tokens),
-                                                        static_cast<size_t>(unit))));
+        tracked.prefix,
+        hash_prefix_unit(tokens.subspan(static_cast<size_t>(tracked.prefix_tokens), static_cast<size_t>(unit))));
     tracked.prefix_tokens += unit;
   }
 }
@@ -251,17 +251,17 @@ void Verifier::fail(const CacheMismatch& mismatch) {
   end_job();
   // A state is kept by the unit that ends where it was taken.
   const bool is_state = mismatch.what == "kda_state" || mismatch.what == "conv_history";
-  const int64_t first_wrong =
-      mismatch.what == "mla_latent" ? mismatch.position : is_state ? mismatch.position - 1 : job.hit;
+  const int64_t first_wrong = mismatch.what == "mla_latent" ? mismatch.position
+                              : is_state                    ? mismatch.position - 1
+                                                            : job.hit;
   cache_.quarantine(job.tokens, job.scope, first_wrong);
 
-  std::string problem = cat("cache verification failed: request \"", job.request_id, "\", ", mismatch.what, " of layer ",
-                            mismatch.layer, " at token ", mismatch.position, ", element ", mismatch.element,
-                            ": expected ", mismatch.expected, ", found ", mismatch.found);
+  std::string problem = cat("cache verification failed: request \"", job.request_id, "\", ", mismatch.what,
+                            " of layer ", mismatch.layer, " at token ", mismatch.position, ", element ",
+                            mismatch.element, ": expected ", mismatch.expected, ", found ", mismatch.found);
   if (!options_.verify_dump_dir.empty()) {
     const std::string path = cat(options_.verify_dump_dir, "/verify-", counts_.failed, ".json");
-    const Status written =
-        write_file_atomic(path, verify_report_json(job, mismatch, model_, options_));
+    const Status written = write_file_atomic(path, verify_report_json(job, mismatch, model_, options_));
     problem += written.is_ok() ? cat("; reproducer: ", path) : cat("; no reproducer: ", written.message());
   }
   on_failure_(problem);

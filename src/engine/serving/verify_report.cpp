@@ -10,9 +10,8 @@ std::string verify_report_json(const VerifyJob& job, const CacheMismatch& mismat
   nlohmann::ordered_json report;
   report["model"] = model.dir();
   report["request"] = job.request_id;
-  report["mismatch"] = {{"what", mismatch.what},         {"layer", mismatch.layer},
-                        {"position", mismatch.position}, {"element", mismatch.element},
-                        {"expected", mismatch.expected}, {"found", mismatch.found}};
+  report["mismatch"] = {{"what", mismatch.what},       {"layer", mismatch.layer},       {"position", mismatch.position},
+                        {"element", mismatch.element}, {"expected", mismatch.expected}, {"found", mismatch.found}};
   report["hit_tokens"] = job.hit;
   report["options"] = {{"hash_unit", options.hash_unit},
                        {"checkpoint_interval", options.checkpoint_interval},
