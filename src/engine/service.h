@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/prefix_match.h"
+#include "sample/logprobs.h"
 #include "sample/sampler.h"
 
 namespace tandem {
@@ -32,11 +33,6 @@ struct EngineRequest {
   std::vector<TokenId> stop_tokens;  // end a candidate; the token itself is delivered
   int32_t priority = 0;              // lower is served first
   CacheScope scope;
-};
-
-struct TokenLogprob {
-  TokenId token;
-  float logprob = 0.f;
 };
 
 struct TokenOutput {

@@ -1,0 +1,322 @@
+// One step of the engine: what is planned is computed, sampled, committed and noted for delivery.
+#include <algorithm>
+
+#include "base/cat.h"
+#include "engine/serving/engine_core.h"
+#include "sample/logprobs.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kPrefillGrid = 16;  // where a prefill may begin without changing its bits
+
+// Far below every real logit, and far enough from the end of f32 for penalties and temperatures.
+constexpr float kNeverDrawn = -1e30f;
+
+std::span<float> logits_row(const MatrixView<float>& logits, int64_t row) {
+  return {logits.row(row), static_cast<size_t>(logits.shape[1])};
+}
+
+}  // namespace
+
+bool EngineCore::compute_step() {
+  if (!scheduler_->has_work()) return verifier_ && verifier_->run_idle(scheduler_->step_time());
+  const SchedulerStep& step = scheduler_->plan(now());
+  note_admitted(step);
+  if (step.rows.empty()) return false;
+  build_plan(step);
+  const double begin = now();
+  const Result<MatrixView<float>> logits = model_.model().forward(model_.exec(), plan_, views_);
+  if (!logits.is_ok()) {
+    fail_step(logits.status());
+    return true;
+  }
+  sample_rows(logits.value());
+  commit_rows(logits.value());
+  const double seconds = now() - begin;
+  scheduler_->step_done(seconds);
+  counters_.compute_seconds += seconds;
+  count_step();
+  apply_rows();
+  if (verifier_) verifier_->run_busy(counters_.compute_seconds, scheduler_->step_time());
+  return true;
+}
+
+void EngineCore::note_admitted(const SchedulerStep& step) {
+  const double time = now();
+  for (const SeqId id : step.admitted) {
+    const SequenceOwner owner = owners_.at(id.value);
+    ActiveRequest& request = *owner.request;
+    const PrefixMatch& match = scheduler_->admitted_match(id);
+    if (verifier_ && !request.request.prompt_logprobs) {
+      // A request's first admission is the one whose hit it was told of, and whose prompt's logits are to come.
+      verifier_->on_admitted(id, request.request.id, scheduler_->tokens(id), request.request.scope, match,
+                             owner.candidate == nullptr && !request.is_admitted);
+    }
+    if (request.is_admitted) continue;
+    request.is_admitted = true;
+    request.times.scheduled = time;
+    request.cached_tokens = match.hit_tokens;
+    log_.note_match(request.request.id, match, std::move(request.request.prompt));
+  }
+}
+
+void EngineCore::build_plan(const SchedulerStep& step) {
+  plan_.tokens.clear();
+  views_.clear();
+  rows_.clear();
+  plan_.sequences.resize(step.rows.size());
+  int64_t logits_begin = 0;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    StepRow& row = rows_.emplace_back();
+    row.scheduled = step.rows[i];
+    row.owner = owners_.at(row.scheduled.id.value);
+    const ActiveRequest& request = *row.owner.request;
+    ScheduledRows& scheduled = row.scheduled;
+    // A prompt is prefill to its last row, even a lone one: warm and cold runs of it then are the same bits.
+    const bool is_in_prompt = scheduled.begin < request.prompt_tokens;
+    if (is_in_prompt && scheduled.begin % kPrefillGrid == 0) scheduled.mode = StepMode::kPrefill;
+    const auto tokens = scheduler_->tokens(scheduled.id)
+                            .subspan(static_cast<size_t>(scheduled.begin), static_cast<size_t>(scheduled.num_tokens));
+    plan_.tokens.insert(plan_.tokens.end(), tokens.begin(), tokens.end());
+
+    const bool wants_prompt = request.request.prompt_logprobs && scheduled.begin + 1 < request.prompt_tokens;
+    SequenceStep& sequence = plan_.sequences[i];
+    sequence.cache = static_cast<int64_t>(views_.size());
+    sequence.num_tokens = scheduled.num_tokens;
+    sequence.num_computed_tokens = scheduled.begin;
+    sequence.mode = scheduled.mode;
+    sequence.logits = wants_prompt ? LogitsWanted::kAll : scheduled.is_last ? LogitsWanted::kLast : LogitsWanted::kNone;
+    sequence.captures.clear();
+    views_.push_back(cache_->view(scheduled.id));
+    for (const PlannedCapture& capture : cache_->captures(scheduled.id)) {
+      sequence.captures.push_back({.num_tokens = capture.num_tokens, .cache = static_cast<int64_t>(views_.size())});
+      views_.push_back(capture.view);
+    }
+    row.logits_begin = logits_begin;
+    row.logits_count = wants_prompt ? scheduled.num_tokens : scheduled.is_last ? 1 : 0;
+    logits_begin += row.logits_count;
+  }
+}
+
+bool EngineCore::is_last_prompt_row(const StepRow& row) const {
+  return row.owner.candidate == nullptr && row.scheduled.is_last;
+}
+
+void EngineCore::sample_rows(const MatrixView<float>& logits) {
+  draws_.clear();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].logits_count > 0) sample_row(i, logits);
+  }
+}
+
+void EngineCore::sample_row(size_t index, const MatrixView<float>& logits) {
+  StepRow& row = rows_[index];
+  ActiveRequest& request = *row.owner.request;
+  if (row.logits_count > 1 || !row.scheduled.is_last) {
+    row.error = read_prompt_logprobs(row, logits);
+    if (!row.error.is_ok()) return;
+  }
+  if (!row.scheduled.is_last) return;
+  const std::span<float> last = logits_row(logits, row.logits_begin + row.logits_count - 1);
+  if (row.owner.candidate != nullptr) {
+    row.error = sample_candidate(index, *row.owner.candidate, last);
+    return;
+  }
+  if (request.max_new_tokens == 0) row.error = check_finite(last);
+  for (Candidate& candidate : request.candidates) {
+    if (request.max_new_tokens == 0 || !shares_lead(candidate)) continue;
+    row.error = sample_candidate(index, candidate, last);
+    if (!row.error.is_ok()) return;
+  }
+}
+
+// Row i of the prompt says how probable token i + 1 is.
+Status EngineCore::read_prompt_logprobs(const StepRow& row, const MatrixView<float>& logits) {
+  ActiveRequest& request = *row.owner.request;
+  const std::span<const TokenId> tokens = scheduler_->tokens(row.scheduled.id);
+  for (int64_t i = 0; i < row.logits_count; ++i) {
+    const int64_t position = row.scheduled.begin + i + 1;
+    if (position >= request.prompt_tokens) break;
+    const std::span<const float> values = logits_row(logits, row.logits_begin + i);
+    TokenOutput& output = request.prompt_outputs[static_cast<size_t>(position)];
+    output.token = tokens[static_cast<size_t>(position)];
+    const Result<float> logprob = token_logprob(values, output.token);
+    if (!logprob.is_ok()) return logprob.status();
+    output.logprob = logprob.value();
+    const int64_t wanted = request.request.logprobs.value_or(0);
+    if (wanted == 0) continue;
+    TANDEM_RETURN_IF_ERROR(top_logprobs(values, wanted, top_scratch_));
+    output.top.assign(top_scratch_.begin(), top_scratch_.end());
+  }
+  request.prompt_outputs[0].token = tokens[0];
+  return Status::ok();
+}
+
+Status EngineCore::sample_candidate(size_t index, Candidate& candidate, std::span<float> logits) {
+  const EngineRequest& request = rows_[index].owner.request->request;
+  const bool must_go_on = candidate.num_generated < request.min_tokens;
+  stop_logits_.clear();
+  if (must_go_on) {
+    TANDEM_RETURN_IF_ERROR(check_finite(logits));
+    for (const TokenId stop : request.stop_tokens) {
+      float& logit = logits[static_cast<size_t>(stop.value)];
+      stop_logits_.push_back(logit);
+      logit = kNeverDrawn;
+    }
+  }
+  const Result<TokenId> token = candidate.sampler.sample(logits, scratch_);
+  // Backwards: a token listed twice gets its first value back.
+  for (size_t i = stop_logits_.size(); i-- > 0;) {
+    logits[static_cast<size_t>(request.stop_tokens[i].value)] = stop_logits_[i];
+  }
+  if (!token.is_ok()) return token.status();
+  Draw& draw = draws_.emplace_back();
+  draw.row = index;
+  draw.candidate = &candidate;
+  draw.token = token.value();
+  if (!request.logprobs) return Status::ok();
+  const Result<float> logprob = token_logprob(logits, draw.token);
+  if (!logprob.is_ok()) return logprob.status();
+  draw.logprob = logprob.value();
+  if (*request.logprobs == 0) return Status::ok();
+  TANDEM_RETURN_IF_ERROR(top_logprobs(logits, *request.logprobs, top_scratch_));
+  draw.top_begin = tops_.size();
+  draw.top_count = top_scratch_.size();
+  tops_.insert(tops_.end(), top_scratch_.begin(), top_scratch_.end());
+  return Status::ok();
+}
+
+// What a row with an error computed must never be found in the cache.
+void EngineCore::commit_rows(const MatrixView<float>& logits) {
+  size_t first_token = 0;
+  for (StepRow& row : rows_) {
+    const ScheduledRows& scheduled = row.scheduled;
+    const auto tokens = std::span<const TokenId>(plan_.tokens).subspan(first_token, scheduled.num_tokens);
+    first_token += tokens.size();
+    if (!row.error.is_ok()) {
+      cache_->abort_step(scheduled.id);
+      continue;
+    }
+    row.error = cache_->commit_step(scheduled.id, tokens);
+    if (!row.error.is_ok() || !verifier_) continue;
+    verifier_->on_committed(scheduled.id, scheduler_->tokens(scheduled.id), scheduled.begin, scheduled.num_tokens,
+                            scheduled.mode);
+    if (is_last_prompt_row(row) && row.logits_count > 0) {
+      verifier_->on_prompt_done(scheduled.id, scheduler_->tokens(scheduled.id),
+                                logits_row(logits, row.logits_begin + row.logits_count - 1));
+    }
+  }
+}
+
+void EngineCore::apply_rows() {
+  size_t next_draw = 0;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    StepRow& row = rows_[i];
+    const size_t first_draw = next_draw;
+    while (next_draw < draws_.size() && draws_[next_draw].row == i) ++next_draw;
+    if (!row.error.is_ok()) {
+      fail_row(row);
+    } else if (row.scheduled.is_last) {
+      apply_draws(row, std::span(draws_).subspan(first_draw, next_draw - first_draw));
+    }
+  }
+}
+
+void EngineCore::apply_draws(StepRow& row, std::span<Draw> draws) {
+  ActiveRequest& request = *row.owner.request;
+  if (row.owner.candidate != nullptr) return accept(request, draws.front());
+  request.is_prompt_done = true;
+  counters_.prompt_tokens += request.prompt_tokens;
+  if (request.max_new_tokens == 0) {
+    for (Candidate& candidate : request.candidates) {
+      if (shares_lead(candidate)) finish(request, candidate, EngineFinish::kLength, Status::ok());
+    }
+    return end_lead_without_candidates(request);
+  }
+  // Copies first: until a token is appended to the lead, its tokens are the prompt's, as each candidate wants them.
+  const SeqId lead = row.scheduled.id;
+  const Draw* heir = nullptr;
+  for (Draw& draw : draws) {
+    if (finish_of(request, *draw.candidate, draw.token)) continue;
+    if (heir == nullptr) {
+      heir = &draw;
+      continue;
+    }
+    const SeqId copy = new_sequence(request, draw.candidate);
+    draw.candidate->sequence = copy;
+    if (verifier_) verifier_->on_forked(lead, copy);
+    // Without room for a copy the candidate waits to compute the prompt again, and draws the same token then.
+    if (!scheduler_->fork(lead, copy)) draw.candidate = nullptr;
+  }
+  if (heir != nullptr) {
+    owners_.at(lead.value).candidate = heir->candidate;
+    heir->candidate->sequence = lead;
+    request.lead.reset();
+  }
+  for (const Draw& draw : draws) {
+    if (draw.candidate != nullptr) accept(request, draw);
+  }
+  end_lead_without_candidates(request);
+}
+
+std::optional<EngineFinish> EngineCore::finish_of(const ActiveRequest& request, const Candidate& candidate,
+                                                  TokenId token) const {
+  const std::vector<TokenId>& stops = request.request.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return EngineFinish::kStop;
+  if (candidate.num_generated + 1 >= request.max_new_tokens) return EngineFinish::kLength;
+  return std::nullopt;
+}
+
+void EngineCore::accept(ActiveRequest& request, const Draw& draw) {
+  Candidate& candidate = *draw.candidate;
+  const std::optional<EngineFinish> how = finish_of(request, candidate, draw.token);
+  candidate.sampler.accept(draw.token);
+  ++candidate.num_generated;
+  ++counters_.generated_tokens;
+  if (request.times.first_token == 0) request.times.first_token = now();
+  if (!how) scheduler_->append_token(*candidate.sequence, draw.token);
+  Delivery& delivery = how ? finish(request, candidate, *how, Status::ok()) : deliveries_.emplace_back();
+  delivery.request = &request;
+  delivery.candidate = candidate.index;
+  delivery.token = draw.token;
+  delivery.logprob = draw.logprob;
+  delivery.top_begin = draw.top_begin;
+  delivery.top_count = draw.top_count;
+}
+
+void EngineCore::fail_row(const StepRow& row) {
+  ActiveRequest& request = *row.owner.request;
+  if (row.error.code() == StatusCode::kNonFinite && !request.request.prompt_logprobs) {
+    // Where the first of these numbers arose is unknown: nothing of this prefix is given to anybody again.
+    cache_->quarantine(scheduler_->tokens(row.scheduled.id), request.request.scope, 0);
+  }
+  if (row.owner.candidate != nullptr) {
+    finish(request, *row.owner.candidate, EngineFinish::kError, row.error);
+    return;
+  }
+  for (Candidate& candidate : request.candidates) {
+    if (shares_lead(candidate)) finish(request, candidate, EngineFinish::kError, row.error);
+  }
+  end_lead_without_candidates(request);
+}
+
+void EngineCore::fail_step(const Status& why) {
+  for (const StepRow& row : rows_) cache_->abort_step(row.scheduled.id);
+  scheduler_->step_failed();
+  for (StepRow& row : rows_) {
+    row.error = Status(why.code(), cat("the step that computed it failed: ", why.message()));
+    fail_row(row);
+  }
+  if (options_.on_event) options_.on_event({EventSeverity::kError, cat("a step failed: ", why.message())});
+}
+
+void EngineCore::count_step() {
+  const auto rows = static_cast<int64_t>(plan_.tokens.size());
+  ++counters_.steps;
+  counters_.step_tokens += rows;
+  const auto bound = std::lower_bound(kStepTokenBounds.begin(), kStepTokenBounds.end(), rows);
+  ++counters_.steps_by_tokens[static_cast<size_t>(bound - kStepTokenBounds.begin())];
+}
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+// engine/serving/serving_options.h: how an engine that serves is set up. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "cache/hybrid_cache.h"
+#include "sched/scheduler.h"
+
+namespace tandem {
+
+enum class EventSeverity { kInfo, kError };
+
+// Something an operator should read. The library prints nothing: whoever owns the engine does.
+struct EngineEvent {
+  EventSeverity severity = EventSeverity::kInfo;
+  std::string message;
+};
+
+struct ServingOptions {
+  SchedulerOptions scheduler;  // max_waiting is held at submit(), where a refusal can be told
+
+  std::optional<int64_t> cache_bytes;  // of all blocks; none: half of the memory that is free
+  int64_t swap_bytes = int64_t{1} << 30;
+  int64_t hash_unit = kDefaultHashUnit;
+  int64_t checkpoint_interval = 32768;
+  int64_t checkpoints_per_chain = 4;
+  bool share_prefixes = true;
+  bool poison = false;
+  std::optional<int64_t> context_limit;  // tokens of a sequence; none: the model's. Never more than the cache holds
+
+  double verify_rate = 0;           // share of the hits that are computed again, in [0, 1]
+  double verify_busy_share = 0.02;  // of the compute time, while requests run; unlimited while none does
+  int64_t verify_queue = 16;        // hits waiting for that; more are skipped
+  std::string verify_dump_dir;      // where a failure's reproducer goes; empty: nowhere
+
+  int64_t remembered_requests = 4096;                // explanations of finished requests
+  int64_t remembered_tokens = int64_t{16} << 20;     // of their prompts together
+  std::function<void(const EngineEvent&)> on_event;  // on the engine's thread; must not block
+
+  // False: the owner calls step(), and no method from another thread. For tests and measurements.
+  bool run_thread = true;
+};
+
+}  // namespace tandem
