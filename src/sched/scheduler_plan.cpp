@@ -32,8 +32,7 @@ void Scheduler::Impl::begin_plan() {
                   num_plans - refusal->plan >= kRetryPlans)) {
     refusal.reset();
   }
-  // A running prefill that finds no room comes before all that hold no blocks yet.
-  is_admitting = !refusal && (!is_prefill_blocked || num_running == 0);
+  is_admitting = !refusal;
   is_prefill_blocked = false;
 
   step.rows.clear();
