@@ -160,9 +160,7 @@ void Scheduler::Impl::plan_prefills() {
       for (Sequence* other : running) other->is_settled = other->num_uncomputed_tokens() == 0;
       continue;
     }
-    if (s->phase == SequencePhase::kRunning) {
-      plan_prefill(*s);
-    } else if (admit(*s)) {
+    if (s->phase == SequencePhase::kRunning || admit(*s)) {
       plan_prefill(*s);
     } else {
       is_admitting = false;  // who comes first in line is not overtaken by those who need less
