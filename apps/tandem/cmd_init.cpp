@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "command.h"
+#include "size_text.h"
 #include "weights/random_init.h"
 
 namespace tandem::app {
@@ -32,37 +33,6 @@ struct InitFlags {
   std::string shard_size;
   InitOptions options;
 };
-
-struct SizeUnit {
-  std::string_view suffix;
-  uint64_t bytes;
-};
-constexpr std::array kSizeUnits = {
-    SizeUnit{"", 1},
-    SizeUnit{"B", 1},
-    SizeUnit{"KB", 1'000},
-    SizeUnit{"MB", 1'000'000},
-    SizeUnit{"GB", 1'000'000'000},
-    SizeUnit{"TB", 1'000'000'000'000},
-    SizeUnit{"KiB", uint64_t{1} << 10},
-    SizeUnit{"MiB", uint64_t{1} << 20},
-    SizeUnit{"GiB", uint64_t{1} << 30},
-    SizeUnit{"TiB", uint64_t{1} << 40},
-};
-
-// "500MB", "4GiB", "123456": a whole positive number and a unit.
-std::optional<uint64_t> parse_size(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || number == 0) return std::nullopt;
-  const std::string_view suffix = text.substr(static_cast<size_t>(end - text.data()));
-  for (const SizeUnit& unit : kSizeUnits) {
-    uint64_t bytes = 0;
-    if (suffix == unit.suffix && !__builtin_mul_overflow(number, unit.bytes, &bytes)) return bytes;
-  }
-  return std::nullopt;
-}
-
 std::string gigabytes(uint64_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.2f GB", static_cast<double>(bytes) * 1e-9);

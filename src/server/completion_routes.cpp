@@ -93,7 +93,7 @@ void completions(RouteCall call) {
   if (!read.is_ok()) return call.respond(bad_request(read.status()));
   CompletionAsk ask = std::move(read).value();
   ask.model = std::move(model);
-  ask.owner = owner_of(call.exchange->request());
+  ask.owner = call.owner;
   std::vector<EngineRequest> requests;
   for (const std::vector<TokenId>& prompt : ask.prompts) {
     const auto size = static_cast<int64_t>(prompt.size());
