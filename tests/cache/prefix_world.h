@@ -76,7 +76,32 @@ class PrefixWorld {
     EXPECT_EQ(index_.audit().message(), "");
   }
 
-  const PrefixIndex& index() const { return index_; }
+  // What was met on the way: a law that nothing tested is no law.
+  struct Seen {
+    int64_t hits = 0;
+    int64_t by_reason[8] = {};
+    int64_t divergences = 0;
+    int64_t divergences_inside = 0;  // behind the unit's first token
+    int64_t repairs = 0;             // hit_without_divergence beyond the hit
+    int64_t orphans = 0;             // blocks lost with another one
+    int64_t thinned_out = 0;         // checkpoints dropped by retention
+    int64_t dominated = 0;
+    int64_t refused = 0;  // latents behind a quarantine or an eviction
+
+    Seen& operator+=(const Seen& other) {
+      hits += other.hits;
+      for (size_t i = 0; i < 8; ++i) by_reason[i] += other.by_reason[i];
+      divergences += other.divergences;
+      divergences_inside += other.divergences_inside;
+      repairs += other.repairs;
+      orphans += other.orphans;
+      thinned_out += other.thinned_out;
+      dominated += other.dominated;
+      refused += other.refused;
+      return *this;
+    }
+  };
+  const Seen& seen() const { return seen_; }
 
   // One operation, and every law after it.
   void step() {
@@ -156,6 +181,7 @@ class PrefixWorld {
     EXPECT_EQ(found.match.hit_tokens, oracle_.hit(salt, tokens));
     EXPECT_EQ(found.latent_tokens, oracle_.latent_tokens(salt, tokens));
     if (limits_.explains) expect_equal(found.match, oracle_.match(salt, tokens, owner));
+    note(found.match);
     const int64_t hit = found.match.hit_tokens;
     if (options_.has_mla) {
       EXPECT_EQ(static_cast<int64_t>(found.pages.size()), (hit + options_.page_tokens - 1) / options_.page_tokens);
@@ -172,6 +198,15 @@ class PrefixWorld {
       EXPECT_EQ(oracle_.checkpoint(boundary), found.checkpoint->value);
     }
     return found;
+  }
+
+  void note(const PrefixMatch& match) {
+    seen_.hits += match.hit_tokens > 0 ? 1 : 0;
+    for (const MissedRange& range : match.missed) ++seen_.by_reason[static_cast<size_t>(range.reason)];
+    if (!match.divergence) return;
+    ++seen_.divergences;
+    seen_.divergences_inside += match.divergence->position % options_.hash_unit != 0 ? 1 : 0;
+    seen_.repairs += match.hit_without_divergence > match.hit_tokens ? 1 : 0;
   }
 
   void start() {
@@ -242,6 +277,7 @@ class PrefixWorld {
       const bool is_added = index_.add_latents(sequence.nodes[static_cast<size_t>(unit) + 1], BlockId(*sequence.block));
       const bool is_cut_off = unit >= sequence.cut_from;
       EXPECT_EQ(is_added, !is_cut_off && oracle_.add_latents(sequence.key(unit + 1, u), *sequence.block));
+      seen_.refused += is_added ? 0 : 1;
       EXPECT_TRUE(!is_added || index_.has_latents(sequence.nodes[static_cast<size_t>(unit) + 1]));
     }
     for (int64_t i = unit - units + 1; i <= unit; ++i) {
@@ -274,6 +310,7 @@ class PrefixWorld {
     EXPECT_EQ(is_added, unit < sequence.cut_from &&
                             oracle_.add_checkpoint(sequence.key(unit + 1, options_.hash_unit), id, reason, expected));
     expect_loss(loss, expected);
+    seen_.thinned_out += static_cast<int64_t>(loss.checkpoints.size());
   }
 
   void finish(size_t which) {
@@ -297,7 +334,9 @@ class PrefixWorld {
     if (blocks.empty()) return;
     const BlockId block = blocks[pick(blocks.size())];
     const MissReason why = make_why();
-    expect_loss(index_.remove_block(block, why), oracle_.remove_block(block.value, why));
+    const PrefixOracle::Loss expected = oracle_.remove_block(block.value, why);
+    expect_loss(index_.remove_block(block, why), expected);
+    seen_.orphans += static_cast<int64_t>(expected.blocks.size()) - 1;
     EXPECT_TRUE(index_.remove_block(block, why).empty());
   }
 
@@ -306,6 +345,7 @@ class PrefixWorld {
     if (checkpoints.empty()) return;
     const CheckpointId id = checkpoints[pick(checkpoints.size())];
     EXPECT_EQ(index_.is_dominated(id), oracle_.is_dominated(id.value));
+    seen_.dominated += index_.is_dominated(id) ? 1 : 0;
     const MissReason why = make_why();
     expect_loss(index_.remove_checkpoint(id, why), oracle_.remove_checkpoint(id.value, why));
     EXPECT_TRUE(index_.remove_checkpoint(id, why).empty());
@@ -360,6 +400,7 @@ class PrefixWorld {
   std::mt19937_64 random_;
   std::vector<Sequence> sequences_;
   std::vector<std::string> stems_;
+  Seen seen_;
   int32_t last_block_ = 0;
   int32_t last_checkpoint_ = 0;
 };
