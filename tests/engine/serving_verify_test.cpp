@@ -85,15 +85,21 @@ TEST_F(ServingVerifyTest, SoundHitsPassWhateverComputedThem) {
 
 TEST_F(ServingVerifyTest, PreemptionsLeaveHitsThatPass) {
   ServingOptions tight = options();
-  tight.cache_bytes = int64_t{40} * 73728;
+  tight.cache_bytes = int64_t{56} * 73728;
   tight.scheduler.high_utilisation = 1;
   Engine engine(model(), tight);
   const auto prompt = [](int64_t i) { return joined(random_prompt(130, 1), random_prompt(100 + 2 * i, 2 + i)); };
-  for (int64_t i = 0; i < 9; ++i) engine.submit(greedy_request(cat("r", i), prompt(i), 160));  // over two pages' ends
+  for (int64_t i = 0; i < 11; ++i) engine.submit(greedy_request(cat("r", i), prompt(i), 160));  // over two pages' ends
   engine.run();
-  for (int64_t i = 8; i >= 4; --i) {  // what is left of them, one after the other
-    const Tokens turn = joined(joined(prompt(i), engine.reply(cat("r", i)).tokens), random_prompt(5, 3));
-    engine.submit(greedy_request(cat("again", i), turn, 1));
+  for (const char* time : {"second", "third"}) {
+    for (int64_t i = 10; i >= 6; --i) {  // what is left of them, one after the other
+      const Tokens turn = joined(joined(prompt(i), engine.reply(cat("r", i)).tokens), random_prompt(5, 3));
+      engine.submit(greedy_request(cat(time, i), turn, 1));
+      engine.run();
+    }
+  }
+  for (const char* id : {"new", "new again"}) {
+    engine.submit(greedy_request(id, random_prompt(100, 99), 1));
     engine.run();
   }
   const EngineMetrics metrics = engine->metrics();

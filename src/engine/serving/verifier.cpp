@@ -46,13 +46,13 @@ void Verifier::on_admitted(SeqId id, const std::string& request_id, std::span<co
     const std::optional<ComputePath> path = book_.find(tracked.prefix);
     tracked.path = path.value_or(ComputePath{.spans = {}, .length = hit, .is_known = false});
   }
-  // What the cache has lost will be written by another path, perhaps.
+  // Latents that the cache has lost will be written by another path, perhaps. (Where only states went, latents stay.)
   Tracked ahead = tracked;
   for (const MissedRange& missed : match.missed) {
     const bool is_gone = missed.reason == MissReason::kEvicted || missed.reason == MissReason::kQuarantined;
     while (ahead.prefix_tokens + options_.hash_unit <= missed.end) {
       extend_prefix(ahead, tokens.first(static_cast<size_t>(ahead.prefix_tokens + options_.hash_unit)));
-      if (is_gone && ahead.prefix_tokens > missed.begin) book_.erase(ahead.prefix);
+      if (is_gone && ahead.prefix_tokens > std::max(missed.begin, match.matched_tokens)) book_.erase(ahead.prefix);
     }
   }
   if (!may_verify || hit == 0) return;
