@@ -36,6 +36,7 @@ void print_json(const BenchFlags& flags, const BenchCase& result, const MachineC
   nlohmann::ordered_json line = {{"phase", result.is_prefill ? "prefill" : "decode"},
                                  {"tokens", result.tokens},
                                  {"depth", result.depth},
+                                 {"sequences", result.sequences},
                                  {"tok_s", result.tok_s},
                                  {"min", result.min_tok_s},
                                  {"max", result.max_tok_s},
@@ -57,9 +58,9 @@ void print_json(const BenchFlags& flags, const BenchCase& result, const MachineC
 }
 
 void print_text(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings) {
-  fmt::print("{:<8} {:>6} {:>6} {:>9.1f} {:>9.1f} {:>9.1f} {:>10.1f} {:>7.1f} {:>6.1f}% {:>8.1f} {:>6.1f}%\n",
-             result.is_prefill ? "prefill" : "decode", result.tokens, result.depth, result.tok_s, result.min_tok_s,
-             result.max_tok_s, result.bytes_per_token / 1e6, result.read_gb_s,
+  fmt::print("{:<8} {:>6} {:>6} {:>5} {:>9.1f} {:>9.1f} {:>9.1f} {:>10.1f} {:>7.1f} {:>6.1f}% {:>8.1f} {:>6.1f}%\n",
+             result.is_prefill ? "prefill" : "decode", result.tokens, result.depth, result.sequences, result.tok_s,
+             result.min_tok_s, result.max_tok_s, result.bytes_per_token / 1e6, result.read_gb_s,
              percent(result.read_gb_s, ceilings.read_gb_s), result.gflop_s,
              percent(result.gflop_s, ceilings.f32_gflop_s));
   if (!flags.breakdown) return;
@@ -75,8 +76,8 @@ int run_bench_command(const BenchFlags& flags) {
   if (!flags.common.json) {
     fmt::print("ceilings: read {:.1f} GB/s, f32 {:.1f} GFLOP/s ({} threads)\n", ceilings.read_gb_s,
                ceilings.f32_gflop_s, resolve_num_threads(flags.common));
-    fmt::print("{:<8} {:>6} {:>6} {:>9} {:>9} {:>9} {:>10} {:>7} {:>7} {:>8} {:>7}\n", "phase", "tokens", "depth",
-               "tok/s", "min", "max", "MB/token", "GB/s", "of max", "GFLOP/s", "of max");
+    fmt::print("{:<8} {:>6} {:>6} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>7} {:>8} {:>7}\n", "phase", "tokens", "depth",
+               "seqs", "tok/s", "min", "max", "MB/token", "GB/s", "of max", "GFLOP/s", "of max");
   }
   const Status status = run_bench(*model.value(), flags.options, [&](const BenchCase& result) {
     flags.common.json ? print_json(flags, result, ceilings) : print_text(flags, result, ceilings);
@@ -102,6 +103,13 @@ void register_bench(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false)
       ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
+  command
+      ->add_option("--sequences", flags->options.sequences,
+                   "decoded together in one step, decode cases for each number")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
   command->add_option("--repeat", flags->options.repeat, "runs of each case")
       ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
@@ -109,7 +117,7 @@ void register_bench(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--breakdown", flags->breakdown, "share of KDA, MLA, AttnRes, MoE, head …");
-  command->footer("Example:\n  tandem bench models/k3-mini -p 512 -n 128 --depth 0,2048 --repeat 5 --breakdown");
+  command->footer("Example:\n  tandem bench models/k3-mini -p 512 -n 128 --depth 0,2048 --sequences 1,16 --repeat 5");
   command->callback([flags, &exit_code] { exit_code = run_bench_command(*flags); });
 }
 

@@ -29,15 +29,15 @@ namespace tandem {
 inline constexpr int64_t kDefaultHashUnit = 128;
 
 struct HybridCacheOptions {
-  int64_t hash_unit = kDefaultHashUnit;   // tokens; a multiple of the KDA chunk (64)
-  int64_t budget_bytes = 0;               // of all blocks together
-  std::optional<int64_t> num_kda_groups;  // none: as many as MLA layers fit under one column
-  int64_t checkpoint_interval = 32768;    // tokens, a multiple of hash_unit; 0: no checkpoints at an interval
-  int64_t checkpoints_per_chain = 4;      // kept for one conversation
-  std::optional<TokenId> message_end;     // the token that ends a message: turn boundaries are found by it
-  std::string identity;                   // model, tokenizer: part of every hash
-  bool share_prefixes = true;             // false: nothing is indexed, every prompt is computed
-  bool poison = false;                    // unwritten slots hold NaN patterns, looked for before anything is shared
+  int64_t hash_unit = kDefaultHashUnit;        // tokens; a multiple of the KDA chunk (64)
+  int64_t budget_bytes = 0;                    // of all blocks together
+  std::optional<int64_t> num_kda_groups = {};  // none: as many as MLA layers fit under one column
+  int64_t checkpoint_interval = 32768;         // tokens, a multiple of hash_unit; 0: no checkpoints at an interval
+  int64_t checkpoints_per_chain = 4;           // kept for one conversation
+  std::optional<TokenId> message_end = {};     // the token that ends a message: turn boundaries are found by it
+  std::string identity = {};                   // model, tokenizer: part of every hash
+  bool share_prefixes = true;                  // false: nothing is indexed, every prompt is computed
+  bool poison = false;  // unwritten slots hold NaN patterns, looked for before anything is shared
 };
 
 // A state the step in flight is to write on its way: StepPlan's StateCapture with `view` as its cache.

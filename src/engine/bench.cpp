@@ -1,10 +1,10 @@
 #include "engine/bench.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "base/cat.h"
 #include "cache/sequence_cache.h"
@@ -71,45 +71,66 @@ double cache_bytes(const LoadedModel& model, double depth) {
          depth * static_cast<double>(model.cache_layout().latent_bytes_per_token());
 }
 
+// Of one layer, in a step of `rows` tokens, as expected: a token misses a given expert with probability 1 − k/E, and
+// tokens are taken as independent.
+double distinct_experts(const ModelConfig& config, double rows) {
+  if (config.num_experts == 0) return 0;
+  const auto experts = static_cast<double>(config.num_experts);
+  return experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_token) / experts, rows));
+}
+
 class Runner {
  public:
-  Runner(LoadedModel& model, int64_t prefill_chunk)
-      : model_(model), cache_(model.cache_layout()), chunk_(prefill_chunk), random_(7) {}
+  Runner(LoadedModel& model, int64_t prefill_chunk, int64_t sequences = 1)
+      : model_(model), chunk_(prefill_chunk), random_(7) {
+    for (int64_t i = 0; i < sequences; ++i) caches_.emplace_back(model.cache_layout());
+  }
 
-  void reset() { cache_.reset(); }
+  void reset() {
+    for (SequenceCache& cache : caches_) cache.reset();
+  }
 
+  // Every sequence on its own.
   Status prefill(int64_t count, PhaseTimes* times) {
-    for (int64_t done = 0; done < count;) {
-      const int64_t step_tokens = std::min(chunk_, count - done);
-      TANDEM_RETURN_IF_ERROR(step(step_tokens, StepMode::kPrefill, times));
-      done += step_tokens;
+    for (size_t s = 0; s < caches_.size(); ++s) {
+      for (int64_t done = 0; done < count;) {
+        const int64_t step_tokens = std::min(chunk_, count - done);
+        TANDEM_RETURN_IF_ERROR(step({&caches_[s], 1}, step_tokens, StepMode::kPrefill, times));
+        done += step_tokens;
+      }
     }
     return Status::ok();
   }
 
+  // All sequences in every step.
   Status decode(int64_t count, PhaseTimes* times) {
-    for (int64_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(step(1, StepMode::kDecode, times));
+    for (int64_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(step(caches_, 1, StepMode::kDecode, times));
     return Status::ok();
   }
 
  private:
-  Status step(int64_t count, StepMode mode, PhaseTimes* times) {
-    TANDEM_RETURN_IF_ERROR(cache_.reserve(cache_.length() + count));
+  Status step(std::span<SequenceCache> caches, int64_t count, StepMode mode, PhaseTimes* times) {
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(model_.config().vocab_size - 1));
     plan_.tokens.clear();
-    for (int64_t i = 0; i < count; ++i) plan_.tokens.emplace_back(token(random_));
-    plan_.sequences.assign(1, SequenceStep{.cache = 0,
-                                           .num_tokens = count,
-                                           .num_computed_tokens = cache_.length(),
-                                           .mode = mode,
-                                           .logits = LogitsWanted::kLast,
-                                           .captures = {}});
-    const std::array<SequenceCacheView, 1> views = {cache_.view()};
-    return model_.model().forward(model_.exec(), plan_, views, nullptr, times).status();
+    plan_.sequences.clear();
+    views_.clear();
+    for (SequenceCache& cache : caches) {
+      TANDEM_RETURN_IF_ERROR(cache.reserve(cache.length() + count));
+      for (int64_t i = 0; i < count; ++i) plan_.tokens.emplace_back(token(random_));
+      plan_.sequences.push_back(SequenceStep{.cache = static_cast<int64_t>(views_.size()),
+                                             .num_tokens = count,
+                                             .num_computed_tokens = cache.length(),
+                                             .mode = mode,
+                                             .logits = LogitsWanted::kLast,
+                                             .captures = {}});
+      views_.push_back(cache.view());
+    }
+    return model_.model().forward(model_.exec(), plan_, views_, nullptr, times).status();
   }
 
   LoadedModel& model_;
-  SequenceCache cache_;
+  std::vector<SequenceCache> caches_;
+  std::vector<SequenceCacheView> views_;
   int64_t chunk_;
   StepPlan plan_;
   std::mt19937 random_;
@@ -117,7 +138,7 @@ class Runner {
 
 void fill_rates(BenchCase& result, std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
-  const auto tokens = static_cast<double>(result.tokens);
+  const auto tokens = static_cast<double>(result.tokens * result.sequences);
   const size_t middle = seconds.size() / 2;
   const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
   result.tok_s = tokens / median;
@@ -152,14 +173,15 @@ Result<BenchCase> prefill_case(LoadedModel& model, const BenchOptions& options) 
   return result;
 }
 
-Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, int64_t depth) {
+Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, int64_t depth, int64_t sequences) {
   BenchCase result;
   result.tokens = options.decode_tokens;
   result.depth = depth;
+  result.sequences = sequences;
   const double mean_depth = static_cast<double>(depth) + static_cast<double>(options.decode_tokens) / 2;
-  result.bytes_per_token = decode_bytes_per_token(model, mean_depth);
+  result.bytes_per_token = decode_bytes_per_token(model, mean_depth, sequences);
   result.flops_per_token = decode_flops_per_token(model, mean_depth);
-  Runner runner(model, options.prefill_chunk);
+  Runner runner(model, options.prefill_chunk, sequences);
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeat; ++i) {
     runner.reset();
@@ -179,10 +201,11 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
 
 }  // namespace
 
-double decode_bytes_per_token(const LoadedModel& model, double depth) {
+double decode_bytes_per_token(const LoadedModel& model, double depth, int64_t sequences) {
   const ModelCost cost = model_cost(model);
-  const auto active = static_cast<double>(model.config().num_experts_per_token);
-  return cost.trunk.bytes + cost.moe_layers * active * cost.expert_bytes + cache_bytes(model, depth);
+  const auto rows = static_cast<double>(sequences);
+  const double experts = distinct_experts(model.config(), rows);
+  return (cost.trunk.bytes + cost.moe_layers * experts * cost.expert_bytes) / rows + cache_bytes(model, depth);
 }
 
 double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk) {
@@ -191,14 +214,7 @@ double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t
   double total = 0;
   for (int64_t done = 0; done < tokens; done += chunk) {
     const auto rows = static_cast<double>(std::min(chunk, tokens - done));
-    const auto experts = static_cast<double>(config.num_experts);
-    double distinct = 0;
-    if (config.num_experts > 0) {
-      // A token misses a given expert with probability 1 − k/E; tokens are taken as independent.
-      const double miss = 1.0 - static_cast<double>(config.num_experts_per_token) / experts;
-      distinct = experts * (1.0 - std::pow(miss, rows));
-    }
-    total += cost.trunk.bytes + cost.moe_layers * distinct * cost.expert_bytes +
+    total += cost.trunk.bytes + cost.moe_layers * distinct_experts(config, rows) * cost.expert_bytes +
              cache_bytes(model, static_cast<double>(done));
   }
   return total / static_cast<double>(tokens);
@@ -241,6 +257,9 @@ Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<vo
   if (options.prefill_chunk < 1) {
     return Status::invalid(cat("prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1"));
   }
+  for (const int64_t sequences : options.sequences) {
+    if (sequences < 1) return Status::invalid(cat("sequences is ", sequences, ", expected at least 1"));
+  }
   int64_t longest = options.prompt_tokens;
   for (const int64_t depth : options.depths) {
     int64_t length = 0;
@@ -259,10 +278,12 @@ Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<vo
     on_case(result.value());
   }
   if (options.decode_tokens == 0) return Status::ok();
-  for (const int64_t depth : options.depths) {
-    const Result<BenchCase> result = decode_case(model, options, depth);
-    if (!result.is_ok()) return result.status();
-    on_case(result.value());
+  for (const int64_t sequences : options.sequences) {
+    for (const int64_t depth : options.depths) {
+      const Result<BenchCase> result = decode_case(model, options, depth, sequences);
+      if (!result.is_ok()) return result.status();
+      on_case(result.value());
+    }
   }
   return Status::ok();
 }

@@ -41,6 +41,9 @@ void add_line(const JsonValue& line, int64_t step, TrainingCurves& curves) {
   add("grad_norm", curves.grad_norm);
   add("expert_load", curves.expert_load);
   add("expert_load_mean", curves.expert_load_mean);
+  if (const JsonValue* window = line.find("expert_load_64"); window != nullptr && window->is_object()) {
+    if (const auto number = number_in(window->find("worst"))) curves.expert_load_64[step] = *number;
+  }
   add("tokens_per_second", curves.tokens_per_second);
   if (line.find("validation_loss") != nullptr) {
     const JsonValue* data = line.find("data");
@@ -150,7 +153,7 @@ class Script {
 
 bool TrainingCurves::is_empty() const {
   return loss.empty() && learning_rate.empty() && grad_norm.empty() && expert_load.empty() &&
-         expert_load_mean.empty() && tokens_per_second.empty() &&
+         expert_load_mean.empty() && expert_load_64.empty() && tokens_per_second.empty() &&
          std::ranges::all_of(validation_loss, [](const auto& item) { return item.second.empty(); });
 }
 
@@ -188,7 +191,10 @@ std::string gnuplot_script(const TrainingCurves& curves, std::string_view title)
   script.panel("loss, nats per token", losses, false);
   script.panel("learning rate", {{&curves.learning_rate, "", false, false}}, false);
   script.panel("expert load, largest over mean",
-               {{&curves.expert_load, "worst layer"}, {&curves.expert_load_mean, "mean of the layers"}}, false);
+               {{&curves.expert_load, "worst layer"},
+                {&curves.expert_load_mean, "mean of the layers"},
+                {&curves.expert_load_64, "worst layer, over 64 steps", true}},
+               false);
   script.panel("gradient norm before clipping", {{&curves.grad_norm, ""}}, true);
   script.panel("tokens per second", {{&curves.tokens_per_second, ""}}, false);
   return script.text(title);

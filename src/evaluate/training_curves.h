@@ -1,10 +1,10 @@
 // evaluate/training_curves.h: the log of a training run as a picture.
 //
 //   log.jsonl (train/run/run_log.h): one JSON object a line, {"step", "loss", "learning_rate", "grad_norm",
-//   "tokens_per_second", "expert_load": [one a layer], "expert_load_mean"} for training steps, {"step",
-//   "validation_loss"} for validations, perhaps with the name of their "data". A field that no line has leaves its
-//   panel out; of a step that is there twice the last line counts. A last line that was cut off is left out. Stateless:
-//   any thread.
+//   "tokens_per_second", "expert_load": [one a layer], "expert_load_mean", "expert_load_64": {"worst"}} for training
+//   steps, {"step", "validation_loss"} for validations, perhaps with the name of their "data". A field that no line has
+//   leaves its panel out; of a step that is there twice the last line counts. A last line that was cut off is left out.
+//   Stateless: any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ struct TrainingCurves {
   Curve grad_norm;
   Curve expert_load;       // largest over mean load, of the worst layer
   Curve expert_load_mean;  // the same, averaged over the layers
+  Curve expert_load_64;    // over the tokens of 64 steps, of the worst layer
   Curve tokens_per_second;
 
   bool is_empty() const;

@@ -127,6 +127,19 @@ std::vector<Json> json_lines(const CliResult& result) {
   return lines;
 }
 
+TEST(BenchCommand, SeveralSequencesShareTheirWeights) {
+  const std::vector<Json> lines = json_lines(run_cli(
+      {"bench", golden_model("k3-tiny"), "-p", "0", "-n", "4", "--sequences", "1,3", "--repeat", "1", "--json"}));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["sequences"], 1);
+  EXPECT_EQ(lines[1]["sequences"], 3);
+  EXPECT_GT(lines[1]["tok_s"], 0);
+  // Three tokens read the trunk once, and no expert twice.
+  EXPECT_LT(lines[1]["bytes_per_token"], lines[0]["bytes_per_token"]);
+  EXPECT_GT(lines[1]["bytes_per_token"].get<double>() * 3, lines[0]["bytes_per_token"]);
+  EXPECT_EQ(lines[1]["flops_per_token"], lines[0]["flops_per_token"]);
+}
+
 TEST(BenchCommand, OneLineACase) {
   const std::vector<Json> lines = json_lines(run_cli({"bench", golden_model("k3-tiny"), "-p", "16", "-n", "4",
                                                       "--depth", "0,8", "--repeat", "3", "--breakdown", "--json"}));
@@ -174,6 +187,7 @@ TEST(BenchCommand, Refusals) {
   const std::string model = golden_model("k3-tiny");
   expect_refused(run_cli({"bench", model, "--repeat", "0"}), 2, {"--repeat"});
   expect_refused(run_cli({"bench", model, "--depth", "-1"}), 2, {"--depth"});
+  expect_refused(run_cli({"bench", model, "--sequences", "0"}), 2, {"--sequences"});
   expect_refused(run_cli({"bench", model, "-p", "8", "-n", "4", "--depth", "32", "--context", "16", "--json"}), 1,
                  {"36 tokens", "holds 16"});
 }

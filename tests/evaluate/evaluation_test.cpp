@@ -167,7 +167,7 @@ TEST_F(WholeEvaluation, SaysWhichProseIsMissing) {
 
 constexpr std::string_view kLog =
     "{\"step\":1,\"tokens\":10,\"loss\":9.5,\"learning_rate\":1e-4,\"grad_norm\":3,\"expert_load\":[1.5,"
-    "2],\"expert_load_mean\":1.75}\n"
+    "2],\"expert_load_mean\":1.75,\"expert_load_64\":{\"mean\":1.25,\"worst\":1.5}}\n"
     "{\"step\":2,\"loss\":8.5,\"learning_rate\":2e-4,\"grad_norm\":null,\"tokens_per_second\":100,\"other\":{}}\n"
     "\n{\"step\":2,\"loss\":8.25}\n{\"step\":2,\"validation_loss\":8.75,\"data\":\"it's\\u0001`id`\"}\n{\"step\":3,"
     "\"lo";
@@ -177,6 +177,7 @@ TEST(TrainingCurves, ReadsWhatIsThere) {
   EXPECT_EQ(curves.loss, (Curve{{1, 9.5}, {2, 8.25}}));  // the last line of a step counts
   EXPECT_EQ(curves.expert_load, (Curve{{1, 2}}));
   EXPECT_EQ(curves.expert_load_mean, (Curve{{1, 1.75}}));
+  EXPECT_EQ(curves.expert_load_64, (Curve{{1, 1.5}}));
   EXPECT_EQ(curves.grad_norm, (Curve{{1, 3}}));
   EXPECT_EQ(curves.validation_loss.begin()->second, (Curve{{2, 8.75}}));
   EXPECT_FALSE(curves.is_empty());
@@ -187,8 +188,8 @@ TEST(TrainingCurves, ReadsWhatIsThere) {
 
 TEST(TrainingCurves, AMissingFieldLeavesItsPanelOut) {
   std::string script = gnuplot_script(parse_training_log(kLog, "log").value(), "a run's name");
-  for (const char* part :
-       {"set title 'learning rate'", "title 'a run''s name'", "'validation: it''s`id`'", "layout 3,2"}) {
+  for (const char* part : {"set title 'learning rate'", "'worst layer, over 64 steps'", "title 'a run''s name'",
+                           "'validation: it''s`id`'", "layout 3,2"}) {
     EXPECT_THAT(script, HasSubstr(part));
   }
   script = gnuplot_script(parse_training_log("{\"step\":1,\"loss\":2}\n", "log").value(), "x");

@@ -54,13 +54,16 @@ TEST(RunLog, KeepsWhatTheCheckpointHasSeen) {
   folder.write("log.jsonl", test::read_text(folder.path("log.jsonl")) + R"({"step": 3, "lo)");  // cut off
   RunLog log = RunLog::open(folder.path("."), 3).value();
   ASSERT_TRUE(log.write(StepRecord{.step = 4}).is_ok());
+  ASSERT_TRUE(log.write(StepRecord{.step = 64, .expert_load_64 = {{1.0, 1.25}}}).is_ok());
   const std::vector<nlohmann::json> lines = folder.log(".");
-  ASSERT_EQ(lines.size(), 5u);
+  ASSERT_EQ(lines.size(), 6u);
   EXPECT_EQ(lines[2]["step"], 3);
   EXPECT_EQ(lines[2]["expert_load_mean"], 2.0);
   EXPECT_EQ(lines[3]["validation_bits"], 1.0);
   EXPECT_EQ(lines[4]["step"], 4);
   EXPECT_FALSE(lines[4].contains("expert_load"));  // a dense model has none
+  EXPECT_FALSE(lines[4].contains("expert_load_64"));
+  EXPECT_EQ(lines[5]["expert_load_64"], nlohmann::json({{"mean", 1.125}, {"worst", 1.25}}));
 }
 
 TEST(RunLog, LinesForPeople) {

@@ -49,6 +49,7 @@ void expect_same_run(const RunFolder& folder, const std::string& a, const std::s
   const TrainCheckpoint right = read_checkpoint(checkpoint_path(folder.path(b), step)).value();
   expect_same(left.parameters, right.parameters);
   expect_same(left.optimizer, right.optimizer);
+  expect_same(left.balancer, right.balancer);
   EXPECT_EQ(left.state.num_optimizer_steps, right.state.num_optimizer_steps);
   EXPECT_EQ(left.state.recent_losses, right.state.recent_losses);
   EXPECT_EQ(folder.log(a), folder.log(b));
@@ -77,6 +78,28 @@ TEST(Training, ResumedIsUninterrupted) {
   EXPECT_TRUE(again.is_finished());
   EXPECT_FALSE(again.loss.has_value());
   EXPECT_EQ(folder.log("whole"), folder.log("pieces"));
+}
+
+// Interrupted in the middle of a window of expert loads, after its last step, and in the next one.
+TEST(Training, ResumedCountsWholeWindowsOfExpertLoad) {
+  const RunFolder folder;
+  json recipe_json = RunFolder::recipe_json();
+  recipe_json["curriculum"] = {{{"data", "text"}, {"length", 32}, {"tokens", 66 * 32}, {"pack", "stream"}}};
+  recipe_json.update({{"batch_tokens", 32}, {"micro_batch_tokens", 32}, {"checkpoint", {{"every_steps", 1000}}}});
+  folder.write_recipe(recipe_json);
+  run(folder.recipe(RunKind::kPretrain, {"run=" + folder.path("whole")}));
+  const Recipe pieces = folder.recipe(RunKind::kPretrain, {"run=" + folder.path("pieces")});
+  for (const int64_t steps : {41, 23, 2}) run(pieces, options(ExistingRun::kResume, steps));
+  expect_same_run(folder, "whole", "pieces", 66);
+  std::vector<int64_t> with_window;
+  for (const json& line : folder.log("pieces")) {
+    if (!line.contains("expert_load_64")) continue;
+    with_window.push_back(line["step"]);
+    EXPECT_GE(line["expert_load_64"]["mean"], 1.0);
+    EXPECT_GE(line["expert_load_64"]["worst"], line["expert_load_64"]["mean"]);
+    EXPECT_LE(line["expert_load_64"]["worst"], 2.0);  // all tokens on the two of four experts that each chooses
+  }
+  EXPECT_THAT(with_window, ElementsAre(64));
 }
 
 TEST(Training, ResumedFineTuningIsUninterrupted) {
@@ -232,8 +255,9 @@ TEST(Training, StopsAtAnExplosion) {
   TrainModel model = load_run_model(folder.path("run"), 4, at::kCPU).value();
   Optimizer optimizer(model.config(), model.parameters(), {});
   ASSERT_TRUE(restore_optimizer(saved, optimizer).is_ok());
+  const RouterBalancer balancer(model, BalancingKind::kNone);
   saved.state.recent_losses.assign(20, 1.25);
-  ASSERT_TRUE(save_checkpoint(path, saved.state, model, optimizer).is_ok());
+  ASSERT_TRUE(save_checkpoint(path, saved.state, model, optimizer, balancer).is_ok());
   const std::string before = test::read_text(path);
   const Recipe strict = folder.recipe(RunKind::kPretrain, {"explode_factor=2"});
   const Status status = train(strict, options(ExistingRun::kResume)).status();

@@ -1,5 +1,6 @@
 #include "train/run/run_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -43,12 +44,14 @@ std::string short_number(double value) {
   return value >= 1e3 ? format("%.1fk", value / 1e3) : format("%.0f", value);
 }
 
+double mean_of(const std::vector<double>& values) {
+  if (values.empty()) return 0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 }  // namespace
 
-double StepRecord::expert_load_mean() const {
-  if (expert_load.empty()) return 0;
-  return std::accumulate(expert_load.begin(), expert_load.end(), 0.0) / static_cast<double>(expert_load.size());
-}
+double StepRecord::expert_load_mean() const { return mean_of(expert_load); }
 
 double ValidationRecord::bits() const { return loss / std::numbers::ln2; }
 
@@ -84,6 +87,10 @@ Status RunLog::write(const StepRecord& record) {
   if (!record.expert_load.empty()) {
     line["expert_load"] = record.expert_load;
     line["expert_load_mean"] = record.expert_load_mean();
+  }
+  if (record.expert_load_64 && !record.expert_load_64->empty()) {
+    line["expert_load_64"] = {{"mean", mean_of(*record.expert_load_64)},
+                              {"worst", *std::ranges::max_element(*record.expert_load_64)}};
   }
   if (record.mtp_loss) line["mtp_loss"] = *record.mtp_loss;
   if (record.peak_memory_bytes) line["peak_memory_bytes"] = *record.peak_memory_bytes;

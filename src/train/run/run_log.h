@@ -2,7 +2,8 @@
 //
 //   Training step  {"step", "tokens", "loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds",
 //                   "expert_load": [largest over mean load of each MoE layer], "expert_load_mean", "peak_memory_bytes",
-//                   "mtp_loss"}
+//                   "mtp_loss", and each 64 steps, over the tokens of those, "expert_load_64": {"mean" of the layers'
+//                   largest over mean, "worst" layer}}
 //   Validation     {"step", "tokens", "validation_loss", "validation_bits", "seconds"}
 //   Loss in nats a token, bits in bits a token; step and tokens count what was trained before the line was written.
 //   No torch in here. Threading: the training thread.
@@ -28,8 +29,9 @@ struct StepRecord {
   double tokens_per_second = 0;
   double seconds = 0;  // of the run
   std::vector<double> expert_load = {};
-  std::optional<int64_t> peak_memory_bytes = {};  // of the GPU
-  std::optional<double> mtp_loss = {};            // of a model with an MTP layer
+  std::optional<std::vector<double>> expert_load_64 = {};  // of a step that completes a window
+  std::optional<int64_t> peak_memory_bytes = {};           // of the GPU
+  std::optional<double> mtp_loss = {};                     // of a model with an MTP layer
   double expert_load_mean() const;
 };
 

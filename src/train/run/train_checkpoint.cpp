@@ -34,6 +34,7 @@ std::string content_hash(const json& meta, const TrainCheckpoint& checkpoint) {
   hash.append(counters.data(), counters.size());
   hash_tensors(checkpoint.parameters, hash);
   hash_tensors(checkpoint.optimizer, hash);
+  hash_tensors(checkpoint.balancer, hash);
   return cat(hash.value());
 }
 
@@ -68,6 +69,7 @@ TrainCheckpoint parse_archive(const std::string& bytes) {
   TrainCheckpoint checkpoint;
   checkpoint.parameters = tensors_of(fields.at("parameters"));
   checkpoint.optimizer = tensors_of(fields.at("optimizer"));
+  checkpoint.balancer = tensors_of(fields.at("balancer"));
   json meta = json::parse(fields.at("meta").toStringRef());
   const std::string hash = meta.at("hash");
   meta.erase("hash");
@@ -105,10 +107,11 @@ NamedTensors parameters_of(const TrainModel& model) {
 }  // namespace
 
 Status save_checkpoint(const std::string& path, const TrainState& state, const TrainModel& model,
-                       const Optimizer& optimizer) {
+                       const Optimizer& optimizer, const RouterBalancer& balancer) {
   TrainCheckpoint checkpoint;
   for (const auto& [name, tensor] : parameters_of(model)) checkpoint.parameters.emplace_back(name, host_copy(tensor));
   for (const auto& [name, tensor] : optimizer.state()) checkpoint.optimizer.emplace_back(name, host_copy(tensor));
+  for (const auto& [name, tensor] : balancer.state()) checkpoint.balancer.emplace_back(name, host_copy(tensor));
   json meta = meta_of(state);
   meta["hash"] = content_hash(meta, checkpoint);
   std::vector<char> bytes;
@@ -117,6 +120,7 @@ Status save_checkpoint(const std::string& path, const TrainState& state, const T
     fields.insert("meta", meta.dump());
     fields.insert("parameters", dict_of(checkpoint.parameters));
     fields.insert("optimizer", dict_of(checkpoint.optimizer));
+    fields.insert("balancer", dict_of(checkpoint.balancer));
     bytes = torch::jit::pickle_save(fields);
   } catch (const std::exception& error) {
     return Status::exhausted(cat(path, ": cannot make the checkpoint: ", error.what()));
@@ -162,6 +166,10 @@ Status restore_optimizer(const TrainCheckpoint& checkpoint, Optimizer& optimizer
   TANDEM_RETURN_IF_ERROR(copy_values(checkpoint.path, checkpoint.optimizer, optimizer.state()));
   optimizer.set_num_steps(checkpoint.state.num_optimizer_steps);
   return Status::ok();
+}
+
+Status restore_balancer(const TrainCheckpoint& checkpoint, RouterBalancer& balancer) {
+  return copy_values(checkpoint.path, checkpoint.balancer, balancer.state());
 }
 
 Result<TrainModel> load_run_model(const std::string& run_dir, std::optional<int64_t> step, at::Device device) {

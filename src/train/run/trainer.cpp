@@ -23,6 +23,8 @@
 namespace tandem::train {
 namespace {
 
+static_assert(kLoadWindowSteps == 64, "the log calls the load of a window expert_load_64");
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -67,6 +69,7 @@ class Trainer {
     if (checkpoint != nullptr) {
       TANDEM_RETURN_IF_ERROR(restore_parameters(*checkpoint, model_));
       TANDEM_RETURN_IF_ERROR(restore_optimizer(*checkpoint, optimizer_));
+      TANDEM_RETURN_IF_ERROR(restore_balancer(*checkpoint, balancer_));
       state_.step = checkpoint->state.step;
       state_.seconds = checkpoint->state.seconds;
       guard_ = LossGuard(recipe_.explode_factor, checkpoint->state.recent_losses);
@@ -129,6 +132,7 @@ class Trainer {
              .tokens_per_second = static_cast<double>(batch.num_tokens) / std::max(step_seconds, 1e-9),
              .seconds = state_.seconds,
              .expert_load = numbers.expert_load,
+             .expert_load_64 = balancer_.window_load(),
              .peak_memory_bytes = peak_memory_bytes(device_)};
     if (has_mtp(model_.config())) last_.mtp_loss = numbers.mtp_loss;
     TANDEM_RETURN_IF_ERROR(log_->write(last_));
@@ -166,7 +170,8 @@ class Trainer {
     state_.num_optimizer_steps = optimizer_.num_steps();
     state_.recent_losses = guard_.recent();
     state_.seconds = seconds_before_ + seconds_since(start_);
-    TANDEM_RETURN_IF_ERROR(save_checkpoint(checkpoint_path(recipe_.run, state_.step), state_, model_, optimizer_));
+    TANDEM_RETURN_IF_ERROR(
+        save_checkpoint(checkpoint_path(recipe_.run, state_.step), state_, model_, optimizer_, balancer_));
     saved_step_ = state_.step;
     return prune_checkpoints(recipe_.run, recipe_.checkpoint_keep);
   }

@@ -1,0 +1,52 @@
+#include "server/routes.h"
+
+#include <functional>
+#include <utility>
+
+#include "base/cat.h"
+#include "text/field.h"
+
+namespace tandem {
+
+void RouteCall::respond(std::string json) const {
+  HttpResponse response;
+  response.body = std::move(json);
+  exchange->respond(std::move(response));
+}
+
+void RouteCall::respond(const ApiError& error) const { exchange->respond(error_response(error)); }
+
+std::optional<JsonValue> read_body(const RouteCall& call, std::string& model) {
+  auto body = parse_json(call.exchange->request().body, "request");
+  if (!body.is_ok()) {
+    call.respond(bad_request(body.status()));
+    return std::nullopt;
+  }
+  if (!body.value().is_object()) {
+    call.respond(bad_request(bad_field("request", "an object", &body.value())));
+    return std::nullopt;
+  }
+  std::string wanted;
+  if (const Status status = read_string(body.value(), "model", "", wanted); !status.is_ok()) {
+    call.respond(bad_request(status));
+    return std::nullopt;
+  }
+  const auto served = served_name(call.context->options, wanted);
+  if (!served) {
+    call.respond(model_not_found(wanted));
+    return std::nullopt;
+  }
+  model = *served;
+  return std::move(body).value();
+}
+
+std::string owner_of(const HttpRequest& request) {
+  std::string_view key = request.header("x-api-key").value_or("");
+  if (const auto authorization = request.header("authorization")) {
+    key = *authorization;
+    if (const size_t space = key.rfind(' '); space != std::string_view::npos) key.remove_prefix(space + 1);
+  }
+  return key.empty() ? "" : cat("key-", std::hash<std::string_view>()(key));
+}
+
+}  // namespace tandem
