@@ -103,17 +103,20 @@ class ServingPreemptionTest : public ServingEngineTest, public ::testing::WithPa
 
 TEST_P(ServingPreemptionTest, AShortageOfMemoryChangesNoToken) {
   ServingOptions options = small_options();
-  options.cache_bytes = int64_t{20} * 9 * 24576;
+  options.cache_bytes = int64_t{16} * 73728;  // five sequences that have just begun, three at their end
   options.scheduler.swap_bytes_per_second = GetParam();
   options.scheduler.high_utilisation = 1;
   Engine engine(model(), options);
   std::vector<EngineRequest> requests;
-  for (int64_t i = 0; i < 10; ++i) {
-    requests.push_back(greedy_request(cat("r", i), random_prompt(60 + 11 * i, 500 + static_cast<uint64_t>(i)), 150));
+  for (int64_t i = 0; i < 6; ++i) {
+    requests.push_back(greedy_request(cat("r", i), random_prompt(100 + 4 * i, 500 + static_cast<uint64_t>(i)), 160));
     engine.submit(requests.back());
   }
-  engine.run();
+  int64_t most_swapped = 0;
+  while (engine->step()) most_swapped = std::max(most_swapped, engine->metrics().swapped);
+  EXPECT_TRUE(engine.is_idle());
   EXPECT_GT(engine->metrics().preemptions, 0);
+  EXPECT_EQ(most_swapped > 0, GetParam() > 1);
   for (const EngineRequest& request : requests) {
     EXPECT_EQ(engine.reply(request.id).tokens, alone(model(), request)) << request.id;
   }

@@ -19,6 +19,7 @@ constexpr SeqId kReader{kFirstVerifierSequence};  // stands on the cached prefix
 constexpr SeqId kScratch{kFirstVerifierSequence + 1};
 constexpr int64_t kGrid = 16;
 constexpr int64_t kMaxChunk = 256;
+constexpr int64_t kMaxAttempts = 3;
 
 }  // namespace
 
@@ -45,13 +46,13 @@ void Verifier::on_admitted(SeqId id, const std::string& request_id, std::span<co
     const std::optional<ComputePath> path = book_.find(tracked.prefix);
     tracked.path = path.value_or(ComputePath{.spans = {}, .length = hit, .is_known = false});
   }
-  // What the cache has lost will be written by another path, perhaps.
+  // Latents that the cache has lost will be written by another path, perhaps. (Where only states went, latents stay.)
   Tracked ahead = tracked;
   for (const MissedRange& missed : match.missed) {
     const bool is_gone = missed.reason == MissReason::kEvicted || missed.reason == MissReason::kQuarantined;
     while (ahead.prefix_tokens + options_.hash_unit <= missed.end) {
       extend_prefix(ahead, tokens.first(static_cast<size_t>(ahead.prefix_tokens + options_.hash_unit)));
-      if (is_gone && ahead.prefix_tokens > missed.begin) book_.erase(ahead.prefix);
+      if (is_gone && ahead.prefix_tokens > std::max(missed.begin, match.matched_tokens)) book_.erase(ahead.prefix);
     }
   }
   if (!may_verify || hit == 0) return;
@@ -99,7 +100,8 @@ void Verifier::on_prompt_done(SeqId id, std::span<const TokenId> tokens, std::sp
                    .hit = hit,
                    .hit_prefix = tracked.hit_prefix,
                    .path = tracked.path,
-                   .logits = {logits.begin(), logits.end()}});
+                   .logits = {logits.begin(), logits.end()},
+                   .num_interrupted = 0});
 }
 
 void Verifier::on_forked(SeqId from, SeqId to) {
@@ -118,7 +120,10 @@ void Verifier::forget(SeqId id) {
 }
 
 bool Verifier::run_idle(const StepTime& step_time) {
-  if (!begin_job()) return false;
+  while (!begin_job()) {
+    if (jobs_.empty()) return false;
+    skip_job();  // nobody else holds blocks, and there is no room for it
+  }
   run_chunk(chunk_end(step_time));
   return true;
 }
@@ -131,46 +136,52 @@ void Verifier::run_busy(double compute_seconds, const StepTime& step_time) {
   counts_.busy_seconds += counts_.seconds - before;
 }
 
-// A job that has its memory, or none.
+// Makes the first job active. False: there is none, or no room for it now.
 bool Verifier::begin_job() {
   while (!is_active_ && !jobs_.empty()) {
     const VerifyJob& job = jobs_.front();
     const std::optional<ComputePath> path = book_.find(job.hit_prefix);
-    is_active_ = path && *path == job.path.first(job.hit) && take_memory(job);
+    const bool is_there = path && *path == job.path.first(job.hit);
+    const Memory memory = is_there ? take_memory(job) : Memory::kGone;
+    if (memory == Memory::kNoRoom) return false;
+    is_active_ = memory == Memory::kTaken;
     if (!is_active_) skip_job();
   }
   return is_active_;
 }
 
-bool Verifier::take_memory(const VerifyJob& job) {
+Verifier::Memory Verifier::take_memory(const VerifyJob& job) {
   const auto length = static_cast<int64_t>(job.tokens.size());
   const HybridCacheStats stats = cache_.stats();
   const int64_t needed = cache_.blocks_needed(length, 0) + cache_.blocks_needed(job.hit + 1, job.hit);
-  if (needed > std::max(stats.free_blocks, (stats.free_blocks + stats.evictable_blocks) / 4)) return false;
+  if (needed > std::max(stats.free_blocks, (stats.free_blocks + stats.evictable_blocks) / 4)) return Memory::kNoRoom;
   const int64_t before = cache_.blocks_available();
   // One token more than the hit: then no hit can be longer.
   const auto stem = std::span(job.tokens).first(static_cast<size_t>(job.hit + 1));
   const std::optional<PrefixMatch> match = cache_.admit(kReader, stem, job.scope, 1);
-  if (!match) return false;
+  if (!match) return Memory::kNoRoom;
   const HybridCacheStats after = cache_.stats();
   counts_.query_tokens += after.query_tokens - stats.query_tokens;
   counts_.hit_tokens += after.hit_tokens - stats.hit_tokens;
-  const bool is_there = match->hit_tokens == job.hit && cache_.prepare_step(kReader, 1);
-  if (!is_there || !cache_.admit(kScratch, job.tokens, job.scope, length, false)) {
+  const bool is_there = match->hit_tokens == job.hit;
+  if (!is_there || !cache_.prepare_step(kReader, 1) || !cache_.admit(kScratch, job.tokens, job.scope, length, false)) {
     cache_.release(kReader);
-    return false;
+    return is_there ? Memory::kNoRoom : Memory::kGone;
   }
   lent_blocks_ = std::max<int64_t>(before - cache_.blocks_available(), 0);
-  return true;
+  return Memory::kTaken;
+}
+
+void Verifier::leave_memory() {
+  if (!is_active_) return;
+  cache_.release(kScratch);
+  cache_.release(kReader);
+  is_active_ = false;
+  lent_blocks_ = 0;
 }
 
 void Verifier::end_job() {
-  if (is_active_) {
-    cache_.release(kScratch);
-    cache_.release(kReader);
-  }
-  is_active_ = false;
-  lent_blocks_ = 0;
+  leave_memory();
   jobs_.pop_front();
 }
 
@@ -181,7 +192,8 @@ void Verifier::skip_job() {
 
 bool Verifier::give_back() {
   if (!is_active_) return false;
-  skip_job();
+  leave_memory();
+  if (++jobs_.front().num_interrupted >= kMaxAttempts) skip_job();
   return true;
 }
 

@@ -9,7 +9,8 @@
 //            waits for one such chunk at most. While no request runs, as many as there are; while some do, only within
 //            verify_busy_share of the compute time.
 //   Memory   blocks of the pool that are free, or a quarter of what could be evicted: no more of other people's
-//            prefixes is spent on a proof. They are given back when a request wants them.
+//            prefixes is spent on a proof. They are given back when a request wants them, and the proof begins again
+//            later.
 //   A hit that cannot be verified for any of these reasons is skipped and counted. Threading: engine thread only.
 #pragma once
 
@@ -53,6 +54,7 @@ struct VerifyJob {
   PrefixHash hit_prefix;
   ComputePath path;           // of the whole prompt
   std::vector<float> logits;  // of its last row, as they were answered from
+  int64_t num_interrupted = 0;
 };
 
 class Verifier final : public BlockLender {
@@ -91,7 +93,9 @@ class Verifier final : public BlockLender {
 
   void extend_prefix(Tracked& tracked, std::span<const TokenId> tokens) const;
   bool begin_job();
-  bool take_memory(const VerifyJob& job);
+  enum class Memory { kTaken, kNoRoom, kGone };  // kGone: the cache has no such hit any more
+  Memory take_memory(const VerifyJob& job);
+  void leave_memory();
   void end_job();
   void skip_job();
   int64_t chunk_end(const StepTime& step_time) const;

@@ -1,0 +1,71 @@
+// Field report 28: many clients on few shared prefixes with hardly any memory. Built with ThreadSanitizer as well.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/serving_support.h"
+#include "support/effort.h"
+
+namespace tandem {
+namespace {
+
+using test::Engine;
+using test::greedy_request;
+using test::joined;
+using test::random_prompt;
+using test::Tokens;
+
+TEST(ServingThreads, ManyClientsOnFewPrefixesWithLittleMemory) {
+  const auto model = test::load_model(test::tiny_dir());
+  constexpr int64_t kClients = 32;
+  const int64_t requests_each = 2 + test::effort(30) / 10;
+  // What each of the 4 prefixes and 3 tails gives alone.
+  const auto prompt = [](int64_t stem, int64_t tail) {
+    return joined(random_prompt(64 + 32 * stem, 10 + stem), random_prompt(5 + tail, 20 + tail));
+  };
+  std::vector<Tokens> expected;
+  for (int64_t k = 0; k < 12; ++k) {
+    expected.push_back(test::alone(*model, greedy_request("", prompt(k % 4, k / 4), 6)));
+  }
+  ServingOptions options = test::small_options();
+  options.run_thread = true;
+  options.cache_bytes = int64_t{20} * 73728;
+  options.verify_rate = 0.2;
+  {
+    Engine engine(*model, options);
+    std::atomic<int64_t> wrong{0}, aborted{0}, done{0};
+    std::vector<std::thread> clients;
+    for (int64_t c = 0; c < kClients; ++c) {
+      clients.emplace_back([&, c] {
+        for (int64_t i = 0; i < requests_each; ++i) {
+          const int64_t k = (c * 7 + i * 5) % 12;
+          const std::string id = cat("c", c, "-", i);
+          engine.submit(greedy_request(id, prompt(k % 4, k / 4), 6));
+          if ((c + i) % 5 == 0) engine->cancel(id);
+          if ((c + i) % 3 == 0) static_cast<void>(engine->lint(prompt(k % 4, 0), {}));
+          if ((c + i) % 3 == 1) static_cast<void>(engine->explain(id, ""));
+          static_cast<void>(engine->metrics());
+          static_cast<void>(engine->health());
+          const test::Reply reply = engine.wait(id);
+          if (reply.finish == EngineFinish::kAbort) {
+            ++aborted;
+          } else if (reply.tokens == expected[static_cast<size_t>(k)] && reply.error.is_ok()) {
+            ++done;
+          } else {
+            ++wrong;
+          }
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(done + aborted, kClients * requests_each);
+    EXPECT_GT(done, aborted);
+    engine->drain(60);
+    EXPECT_EQ(engine->metrics().verify_failed, 0) << engine->health().problem;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
