@@ -74,7 +74,7 @@ Result<LintAsk> read_lint(const JsonValue& body, const ApiContext& context) {
 }  // namespace
 
 void explain_cache(RouteCall call) {
-  const auto explained = call.context->engine.explain(call.tail, owner_of(call.exchange->request()));
+  const auto explained = call.context->engine.explain(call.tail, call.owner);
   if (explained.is_ok()) return call.respond(explanation_json(explained.value(), *call.context, "cache.explanation"));
   ApiError error;
   error.status = 404;
@@ -91,7 +91,7 @@ void lint_cache(RouteCall call) {
   auto ask = read_lint(*body, *call.context);
   if (!ask.is_ok()) return call.respond(bad_request(ask.status()));
   LintAsk lint = std::move(ask).value();
-  lint.scope.owner = owner_of(call.exchange->request());
+  lint.scope.owner = call.owner;
   const auto explained = call.context->engine.lint(std::move(lint.prompt), lint.scope);
   if (!explained.is_ok()) {
     return call.respond(submit_error(explained.status(), call.context->options.retry_after_seconds));
