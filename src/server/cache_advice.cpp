@@ -288,8 +288,10 @@ CacheAdvice cache_advice(const ExplainedPrompt& explained) {
   const Finding finding = find_cause(found, expected);
   CacheAdvice advice;
   advice.cause = finding.cause;
-  const bool cached_note = expected.place.part == PromptPart::kTools || expected.place.part == PromptPart::kEffort;
-  advice.field = cached_note ? expected.place.field() : found.place.field();
+  const auto either = [&](PromptPart part) { return found.place.part == part || expected.place.part == part; };
+  advice.field = either(PromptPart::kTools)    ? "tools"
+                 : either(PromptPart::kEffort) ? "reasoning_effort"
+                                               : found.place.field();
   advice.found = shown(found.rest);
   advice.expected = shown(expected.rest);
   advice.message = cat(advice.field, ": ", finding.what, ": ", finding.edit);

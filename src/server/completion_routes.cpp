@@ -64,7 +64,6 @@ Result<CompletionAsk> read_ask(const JsonValue& body, const ApiContext& context)
   }
   FieldReader fields(body);
   ask.echo = fields.flag("echo", false);
-  // max_tokens 0 is of use with echo alone: the prompt and its log-probabilities.
   const auto logprobs = fields.integer("logprobs", 0, kMaxLogprobs);
   if (logprobs) ask.options.logprobs = static_cast<int32_t>(*logprobs);
   const auto best_of = fields.integer("best_of", 1, INT64_MAX);

@@ -10,6 +10,8 @@
 namespace tandem {
 namespace {
 
+// What the K2 family's template puts in front of a conversation without a system prompt.
+constexpr std::string_view kK2System = "You are Kimi, an AI assistant created by Moonshot AI.";
 constexpr std::string_view kMoreTools = "## New Tools";  // begins the declaration of a message's own tools
 
 class Reader {
@@ -152,9 +154,13 @@ std::vector<PromptPlace> Reader::read_k2() {
       place.body_begin = std::min(middle + 1, size());
       num_calls_ = 0;
       if (is_tools) continue;
-      const auto number = static_cast<size_t>(num_messages_++);
+      const int64_t body = std::min(middle + 1, size());
+      const bool is_template = message_numbers_.empty() && num_messages_ == 0 && name == "system" &&
+                               text(body, end_of_text(body)) == kK2System;
+      const auto number = static_cast<size_t>(is_template ? 0 : num_messages_++);
       place.message = number < message_numbers_.size() ? message_numbers_[number] : static_cast<int64_t>(number);
-      if (middle + 1 < size()) begin_place(PromptPart::kContent, middle + 1);
+      if (is_template) place.message = -1;
+      if (body < size()) begin_place(PromptPart::kContent, body);
       at = std::min(middle, size() - 1);
     } else if (is(at, "<think>")) {
       begin_place(PromptPart::kReasoning, at).body_begin = at + 1;
