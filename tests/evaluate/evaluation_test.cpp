@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "base/cat.h"
 #include "evaluate/child_process.h"
 #include "evaluate/small_model.h"
 #include "evaluate/training_curves.h"
