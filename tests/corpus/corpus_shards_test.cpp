@@ -50,6 +50,14 @@ TEST(CorpusRecipe, ReadsWhatItSays) {
 
 TEST(CorpusRecipe, RefusesByName) {
   EXPECT_THAT(error_of("{"), HasSubstr("data.json: expected JSON"));
+  for (const char* name : {"../p", "a/b", ".p", ".."}) {
+    EXPECT_THAT(error_of(cat(R"({"sources":[{"package":")", name, R"(","license":"l","files":["*"]}]})")),
+                HasSubstr(cat("sources[0].package: expected a file name without '/'")));
+  }
+  EXPECT_THAT(error_of(R"({"sources":[{"package":"p","license":"l","files":["a"]},{"package":"q","license":"l",
+                           "files":["a"]},{"package":"p","license":"l","files":["b"]}]})"),
+              HasSubstr("sources: expected different names, found \"p\" twice"));
+  EXPECT_THAT(error_of(cat("{", kSources, R"(,"held_out_one_of":1e30})")), HasSubstr("held_out_one_of: expected"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("sources: expected one or more"));
   EXPECT_THAT(error_of(cat("{", kSources, ",\"colour\":1}")), HasSubstr("colour: unknown key; known are sources"));
