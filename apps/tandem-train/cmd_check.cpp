@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "base/result.h"
@@ -72,7 +71,7 @@ int run_check(const CheckFlags& flags) {
   const Result<at::Device> chosen = train::choose_device(flags.device);
   if (!chosen.is_ok()) return report_error(chosen.status());
   const at::Device device = chosen.value();
-  std::optional<ModelConfig> timed;
+  ModelConfig timed;
   if (flags.bench) {
     Result<ModelConfig> config = model_to_bench(flags.model);
     if (!config.is_ok()) return report_error(config.status());
@@ -102,7 +101,7 @@ int run_check(const CheckFlags& flags) {
   } else {
     std::printf("%d of %d checks failed\n", failed, checked);
   }
-  const int bench = timed ? run_bench(flags, device, *timed) : kExitOk;
+  const int bench = flags.bench ? run_bench(flags, device, timed) : kExitOk;
   return failed > 0 ? kExitFailed : bench;
 }
 

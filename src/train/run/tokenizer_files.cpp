@@ -97,7 +97,7 @@ std::string derived_generation_config(std::string_view config_json, const json& 
   }
   if (names.contains("added_tokens_decoder")) {
     for (const auto& [text, token] : names["added_tokens_decoder"].items()) {
-      if (token["content"] == "<|end_of_msg|>") out["eos_token_id"] = parse_id(text).value_or(0);
+      if (token["content"].get<std::string>() == "<|end_of_msg|>") out["eos_token_id"] = parse_id(text).value_or(0);
     }
   }
   return out.dump(2) + "\n";
