@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/cat.h"
+#include "server/api_error.h"
 
 namespace tandem {
 namespace {
@@ -47,25 +48,6 @@ std::string_view error_type(int status) {
     case 503: return "unavailable_error";
     default: return status >= 500 ? "server_error" : "invalid_request_error";
   }
-}
-
-void append_json_string(std::string& out, std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  out.push_back('"');
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (byte < 0x20) {
-      out += "\\u00";
-      out.push_back(kHex[byte >> 4]);
-      out.push_back(kHex[byte & 15]);
-    } else {
-      out.push_back(c);
-    }
-  }
-  out.push_back('"');
 }
 
 bool is_token(std::string_view text) {
@@ -129,20 +111,12 @@ std::string to_lower_ascii(std::string_view text) {
 }
 
 HttpResponse http_error(int status, std::string_view message, std::string_view code) {
-  HttpResponse response;
-  response.status = status;
-  response.body = "{\"error\":{\"message\":";
-  append_json_string(response.body, message);
-  response.body += ",\"type\":";
-  append_json_string(response.body, error_type(status));
-  response.body += ",\"param\":null,\"code\":";
-  if (code.empty()) {
-    response.body += "null";
-  } else {
-    append_json_string(response.body, code);
-  }
-  response.body += "}}";
-  return response;
+  ApiError error;
+  error.status = status;
+  error.type = error_type(status);
+  error.message = message;
+  if (!code.empty()) error.code = std::string(code);
+  return error_response(error);
 }
 
 std::string http_head(const HttpResponse& response, const HttpHeadStyle& style) {

@@ -137,7 +137,7 @@ describe("a conversation", () => {
     assert.ok(cached >= first.usage.prompt_tokens - 128, `cached ${cached} of ${first.usage.prompt_tokens}`);
 
     const explained = await (await fetch(`${server.address}/v1/cache/explain/${second.id}`)).json();
-    assert.equal(explained.cached_tokens, cached, JSON.stringify(explained));
+    assert.equal(explained.hit_tokens, cached, JSON.stringify(explained));
 
     // The same second turn by a client that drops the reasoning: the lint names what is missing.
     const stripped = [messages[0], { role: "assistant", content: messages[1].content }, messages[2]];
