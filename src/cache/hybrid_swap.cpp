@@ -35,6 +35,31 @@ class SwappedCopy : public SwappedSequence {
   int64_t num_quarantines = 0;
 };
 
+// The rows of page `p` into a block of its own.
+void restore_page(BlockPool& pool, const PoolLayout& layout, const SwappedCopy& copy, size_t p, BlockId block) {
+  const int64_t begin = static_cast<int64_t>(p) * layout.cache.page_tokens;
+  const int64_t rows = std::min(copy.length() - begin, layout.cache.page_tokens);
+  const int64_t bytes = rows * layout.cache.latent_row_bytes();
+  pool.mark_dirty(block, bytes);
+  for (int64_t s = 0; s < layout.num_mla_layers; ++s) {
+    std::memcpy(pool.slot(block, s), copy.data.get() + *copy.pages[p].copy_at + s * bytes, static_cast<size_t>(bytes));
+  }
+  pool.set_valid_tokens(block, rows);
+}
+
+void restore_state(BlockPool& pool, const PoolLayout& layout, const SwappedCopy& copy,
+                   std::span<const BlockId> blocks) {
+  const std::byte* next = copy.data.get();
+  for (size_t g = 0; g < blocks.size(); ++g) {
+    for (int64_t s = 0; s < layout.kda_layers_in_group(static_cast<int64_t>(g)); ++s) {
+      std::memcpy(pool.slot(blocks[g], s), next, static_cast<size_t>(layout.state_bytes));
+      next += layout.state_bytes;
+    }
+    pool.set_version(blocks[g], pool.meta(blocks[g]).version + 1);
+    pool.set_valid_tokens(blocks[g], copy.length());
+  }
+}
+
 }  // namespace
 
 int64_t HybridCache::Impl::swap_bytes(const CachedSequence& sequence) const {
@@ -142,29 +167,14 @@ bool HybridCache::Impl::swap_in(SeqId id, const SwappedSequence& swapped, int64_
       continue;
     }
     const BlockId block = take_block(BlockKind::kMla, 0);
-    const int64_t rows = std::min(kept.committed - static_cast<int64_t>(p) * page_tokens, page_tokens);
-    const int64_t bytes = rows * layout.cache.latent_row_bytes();
-    pool->mark_dirty(block, bytes);
-    for (int64_t s = 0; s < layout.num_mla_layers; ++s) {
-      std::memcpy(pool->slot(block, s), copy.data.get() + *copy.pages[p].copy_at + s * bytes,
-                  static_cast<size_t>(bytes));
-    }
-    pool->set_valid_tokens(block, rows);
+    restore_page(*pool, layout, copy, p, block);
     add_page(back, block);
   }
   while (static_cast<int64_t>(back.pages.size()) < layout.pages(kept.committed + room_tokens)) {
     add_page(back, take_block(BlockKind::kMla, 0));
   }
   take_state(back.state);
-  const std::byte* next = copy.data.get();
-  for (size_t g = 0; g < back.state.size(); ++g) {
-    for (int64_t s = 0; s < layout.kda_layers_in_group(static_cast<int64_t>(g)); ++s) {
-      std::memcpy(pool->slot(back.state[g], s), next, static_cast<size_t>(layout.state_bytes));
-      next += layout.state_bytes;
-    }
-    pool->set_version(back.state[g], pool->meta(back.state[g]).version + 1);
-    pool->set_valid_tokens(back.state[g], kept.committed);
-  }
+  restore_state(*pool, layout, copy, back.state);
   point_states(back.layers, back.state, kept.committed);
   set_length(back, kept.committed);
   counts.copied_bytes += copy.size;

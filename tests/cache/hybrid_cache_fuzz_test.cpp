@@ -418,7 +418,7 @@ TEST(HybridCacheFuzz, AnyUnitAndPageResumesAtEveryOffset) {
             const auto match = cache->admit(SeqId(resume), other, {}, 1);
             ASSERT_TRUE(match.has_value());
             ASSERT_EQ(match->hit_tokens, resume * unit);
-            ASSERT_TRUE(model.run_to_end(*cache, SeqId(resume), other, 16));
+            ASSERT_TRUE(model.run_to_end(*cache, SeqId(resume), other, std::max<int64_t>(16, unit / 4)));
           }
           ASSERT_TRUE(model.step(
               *cache, SeqId(0),

@@ -566,8 +566,37 @@ TEST(HybridCache, QuarantineEndsAllUseOfAChain) {
   f.cache->release(SeqId(2));
   f.audit();
   EXPECT_EQ(f.cache->match(tokens, {}).hit_tokens, 48);
+  EXPECT_EQ(f.cache->match(tokens, {}).matched_tokens, 48);
+  EXPECT_EQ(f.cache->match(joined(joined(tokens, some_tokens(20, 4)), some_tokens(40, 5)), {}).hit_tokens, 48);
   EXPECT_EQ(f.serve(4, tokens), 48);
   EXPECT_EQ(f.serve(5, tokens), 112);
+  // Others have computed the chain anew; a fork of the old one still adds nothing to it.
+  const auto anew = joined(tokens, some_tokens(40, 5));
+  EXPECT_EQ(f.serve(6, anew), 128);
+  EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(3), joined(anew, some_tokens(60, 6)), 1));
+  f.audit();
+  EXPECT_EQ(f.cache->match(joined(anew, some_tokens(60, 6)), {}).hit_tokens, 160);
+}
+
+// A long window of which little is accepted: the states behind that are of tokens that never came.
+TEST(HybridCache, AStateBehindTheAcceptedTokensIsDropped) {
+  for (const char* kinds : {"kkkm", "kk"}) {
+    Fixture f(kinds);
+    const auto tokens = some_tokens(80, 3);
+    const std::vector<TokenId> prompt(tokens.begin(), tokens.begin() + 10);
+    f.cache->admit(SeqId(1), prompt, {}, 10);
+    EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(1), prompt));
+    const auto drafted = joined({tokens.begin(), tokens.begin() + 20}, std::vector<TokenId>(20, TokenId(70)));
+    ASSERT_TRUE(f.cache->prepare_window(SeqId(1), 30, 10));
+    ASSERT_EQ(f.cache->captures(SeqId(1)).size(), 2u);  // the commit point at 20, and the unit's end at 32
+    f.model.run(f.cache->view(SeqId(1)), f.cache->captures(SeqId(1)), drafted, 10, 30);
+    EXPECT_TRUE(f.cache->commit_window(SeqId(1), std::span(drafted).subspan(10), 10).is_ok());
+    f.audit();
+    EXPECT_EQ(f.cache->stats().checkpoints, 0);
+    EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(1), tokens, 1));
+    EXPECT_EQ(f.serve(2, drafted), 0);
+    EXPECT_EQ(f.serve(3, joined(tokens, some_tokens(5, 4))), 80);
+  }
 }
 
 TEST(HybridCache, AdmissionWithoutRoomChangesNothing) {
