@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/cat.h"
+
 namespace tandem {
 namespace {
 
@@ -46,11 +48,11 @@ std::optional<int64_t> smaller(std::optional<int64_t> a, std::optional<int64_t> 
 }
 
 std::optional<int64_t> group_room(const std::string& folder, const GroupFiles& files) {
-  std::optional<int64_t> limit = read_number(folder + "/" + files.limit);
-  if (*files.soft_limit != '\0') limit = smaller(limit, read_number(folder + "/" + files.soft_limit));
-  const std::optional<int64_t> usage = read_number(folder + "/" + files.usage);
+  std::optional<int64_t> limit = read_number(cat(folder, "/", files.limit));
+  if (*files.soft_limit != '\0') limit = smaller(limit, read_number(cat(folder, "/", files.soft_limit)));
+  const std::optional<int64_t> usage = read_number(cat(folder, "/", files.usage));
   if (!limit || !usage) return std::nullopt;
-  const int64_t held = *usage - read_stat(folder + "/memory.stat", files.droppable);
+  const int64_t held = *usage - read_stat(cat(folder, "/memory.stat"), files.droppable);
   return std::max<int64_t>(*limit - std::max<int64_t>(held, 0), 0);
 }
 
@@ -65,13 +67,13 @@ std::optional<int64_t> cgroup_room_bytes(const std::string& root, const std::str
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = cat(",", line.substr(first + 1, second - first - 1), ",");
     const bool is_version_2 = controllers == ",,";
     if (!is_version_2 && controllers.find(",memory,") == std::string::npos) continue;
-    const std::string base = root + (is_version_2 ? "" : "/memory");
+    const std::string base = cat(root, is_version_2 ? "" : "/memory");
     std::string path = line.substr(second + 1);
     while (true) {
-      room = smaller(room, group_room(base + path, is_version_2 ? kVersion2 : kVersion1));
+      room = smaller(room, group_room(cat(base, path), is_version_2 ? kVersion2 : kVersion1));
       const size_t slash = path.rfind('/');
       if (slash == std::string::npos) break;
       path.resize(slash);
