@@ -12,7 +12,9 @@
 namespace tandem {
 uint64_t CheckpointStore::checksum(int64_t position, const PrefixHash& chain, std::span<const BlockId> blocks) const {
   XXH3_state_t state;
-  XXH3_64bits_reset_withSeed(&state, static_cast<XXH64_hash_t>(position));
+  // Without a seed: a seeded reset trusts what an uninitialised state says of its secret.
+  XXH3_64bits_reset(&state);
+  XXH3_64bits_update(&state, &position, sizeof(position));
   XXH3_64bits_update(&state, &chain, sizeof(chain));
   for (const BlockId block : blocks) {
     const int64_t num_slots = layout_.kda_layers_in_group(pool_.meta(block).group);

@@ -38,6 +38,10 @@ PrefixMatch HybridCache::Impl::cold_match(std::span<const TokenId> prompt) const
   return match;
 }
 
+PrefixLookup HybridCache::Impl::cold_lookup(std::span<const TokenId> prompt) const {
+  return {.match = cold_match(prompt), .pages = {}, .checkpoint = {}, .latent_tokens = 0};
+}
+
 Status HybridCache::Impl::verify_checkpoint(CheckpointId id, std::span<const TokenId> prefix,
                                             const CacheScope& scope) const {
   // Hashed again from the tokens: what the index says of the prefix is not taken on trust.
@@ -49,43 +53,39 @@ Status HybridCache::Impl::verify_checkpoint(CheckpointId id, std::span<const Tok
   return store.verify(id, static_cast<int64_t>(prefix.size()), chain);
 }
 
-// The longest hit whose checkpoint is what it claims to be.
-PrefixLookup HybridCache::Impl::lookup(std::span<const TokenId> prompt, const CacheScope& scope, bool is_shared) {
-  while (is_shared) {
-    PrefixLookup found = index.lookup(prompt, scope);
-    if (!found.checkpoint) return found;
-    const auto prefix = prompt.first(static_cast<size_t>(found.match.hit_tokens));
-    if (verify_checkpoint(*found.checkpoint, prefix, scope).is_ok()) return found;
-    ++counts.refused_checkpoints;
-    drop_checkpoint(*found.checkpoint, MissReason::kQuarantined);
-  }
-  return {.match = cold_match(prompt), .pages = {}, .checkpoint = {}, .latent_tokens = 0};
-}
-
 std::optional<PrefixMatch> HybridCache::Impl::admit(SeqId id, std::span<const TokenId> prompt, const CacheScope& scope,
                                                     int64_t room_tokens, bool is_shared) {
   TANDEM_CHECK(!prompt.empty() && room_tokens >= 0, "a prompt has a token");
   TANDEM_CHECK(!sequences.contains(id.value), "a sequence is admitted once");
-  PrefixLookup found = lookup(prompt, scope, is_shared);
-  Pins pins(*pool);
-  for (const BlockId page : found.pages) pins.add(page);
-  if (found.checkpoint) {
-    for (const BlockId block : store.find(*found.checkpoint)->blocks) pins.add(block);
+  while (true) {
+    PrefixLookup found = is_shared ? index.lookup(prompt, scope) : cold_lookup(prompt);
+    Pins pins(*pool);
+    for (const BlockId page : found.pages) pins.add(page);
+    if (found.checkpoint) {
+      for (const BlockId block : store.find(*found.checkpoint)->blocks) pins.add(block);
+    }
+    const int64_t hit = found.match.hit_tokens;
+    if (pool->num_available() < layout.blocks_needed(hit + room_tokens, hit)) {
+      // Others will give blocks back. Without others the hit itself is in the way, and goes.
+      if (!sequences.empty() || hit == 0) return std::nullopt;
+      pins.clear();
+      if (pool->num_available() < layout.blocks_needed(room_tokens, 0)) return std::nullopt;
+      const int64_t latent_tokens = found.latent_tokens;
+      found = cold_lookup(prompt);
+      found.latent_tokens = latent_tokens;
+      found.match.missed.front().reason = MissReason::kEvicted;
+    } else if (found.checkpoint &&
+               !verify_checkpoint(*found.checkpoint, prompt.first(static_cast<size_t>(hit)), scope).is_ok()) {
+      pins.clear();
+      ++counts.refused_checkpoints;
+      drop_checkpoint(*found.checkpoint, MissReason::kQuarantined);
+      continue;
+    }
+    auto sequence = start(id, prompt, scope, is_shared, found, room_tokens);
+    const PrefixMatch match = sequence->match;
+    sequences.emplace(id.value, std::move(sequence));
+    return match;
   }
-  const int64_t hit = found.match.hit_tokens;
-  if (pool->num_available() < layout.blocks_needed(hit + room_tokens, hit)) {
-    // Nobody else will give blocks back: the hit itself is in the way, and goes.
-    if (!sequences.empty() || hit == 0) return std::nullopt;
-    pins.clear();
-    if (pool->num_available() < layout.blocks_needed(room_tokens, 0)) return std::nullopt;
-    const int64_t latent_tokens = found.latent_tokens;
-    found = {.match = cold_match(prompt), .pages = {}, .checkpoint = {}, .latent_tokens = latent_tokens};
-    found.match.missed.front().reason = MissReason::kEvicted;
-  }
-  auto sequence = start(id, prompt, scope, is_shared, found, room_tokens);
-  const PrefixMatch match = sequence->match;
-  sequences.emplace(id.value, std::move(sequence));
-  return match;
 }
 
 std::unique_ptr<CachedSequence> HybridCache::Impl::start(SeqId id, std::span<const TokenId> prompt,

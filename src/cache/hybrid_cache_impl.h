@@ -50,7 +50,7 @@ struct HybridCache::Impl {
 
   // Admission (hybrid_admit.cpp).
   PrefixMatch cold_match(std::span<const TokenId> prompt) const;
-  PrefixLookup lookup(std::span<const TokenId> prompt, const CacheScope& scope, bool is_shared);
+  PrefixLookup cold_lookup(std::span<const TokenId> prompt) const;
   Status verify_checkpoint(CheckpointId id, std::span<const TokenId> prefix, const CacheScope& scope) const;
   std::optional<PrefixMatch> admit(SeqId id, std::span<const TokenId> prompt, const CacheScope& scope,
                                    int64_t room_tokens, bool is_shared);

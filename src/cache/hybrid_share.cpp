@@ -104,7 +104,7 @@ void HybridCache::Impl::store_checkpoint(CachedSequence& sequence, const Capture
   }
   // One that somebody resumed from has proved to be worth its place.
   const StoredCheckpoint* old = superseded ? store.find(*superseded) : nullptr;
-  if (old != nullptr && old->num_hits == 0) drop_checkpoint(*superseded, MissReason::kEvicted);
+  if (old != nullptr && old->num_hits == 0) drop_checkpoint(*superseded, MissReason::kNoCheckpoint);
 }
 
 }  // namespace tandem

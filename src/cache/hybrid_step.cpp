@@ -34,9 +34,9 @@ bool HybridCache::Impl::prepare(CachedSequence& sequence, int64_t num_tokens, st
     }
   }
   if (sequence.tokens.capacity() < static_cast<size_t>(end)) {
-    // Whole units ahead, and geometrically: no step inside a unit makes the vector grow.
-    const int64_t wanted = (end / layout.hash_unit + 1) * layout.hash_unit;
-    sequence.tokens.reserve(std::max(static_cast<size_t>(wanted), sequence.tokens.capacity() * 2));
+    // To a unit's end, and geometrically: no step inside a unit makes the vector grow.
+    const int64_t wanted = std::max(end, 2 * static_cast<int64_t>(sequence.tokens.capacity()));
+    sequence.tokens.reserve(static_cast<size_t>((wanted / layout.hash_unit + 1) * layout.hash_unit));
   }
   sequence.phase = StepPhase::kPrepared;
   sequence.step_tokens = num_tokens;

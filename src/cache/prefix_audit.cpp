@@ -108,6 +108,7 @@ Status PrefixIndex::Impl::audit_contents(const Node* node) const {
   int32_t announced = 0;
   for (const UnitHearer& hearer : node->hearers) {
     if (!hearer.is_credited && hearer.announced <= 0) return broken(node, "keeps an owner that has no part in it");
+    if (hearer.is_credited && !node->is_written) return broken(node, "is credited and was never written");
     announced += hearer.announced;
   }
   if (announced > node->retained) return broken(node, "is announced by more sequences than hold it");

@@ -127,7 +127,7 @@ void PrefixIndex::announce(Node* node, const CacheScope& scope, bool is_being_wr
 }
 
 void PrefixIndex::credit(Node* node, const CacheScope& scope) {
-  if (node->is_cut_off || node->position == 0) return;
+  if (node->is_cut_off || node->position == 0 || (impl_->options.has_mla && !node->is_written)) return;
   UnitHearer& hearer = node->hearer(impl_->intern_owner(scope.owner));
   hearer.is_credited = true;
   hearer.last_time = ++impl_->clock;
@@ -228,11 +228,8 @@ IndexLoss PrefixIndex::quarantine(std::span<const TokenId> tokens, const CacheSc
   impl_->empty_subtree(nodes, MissReason::kQuarantined, loss);
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     (*node)->lost_latents = MissReason::kQuarantined;
-    if ((*node)->retained > 0) {
-      impl_->tree.cut_off(*node);
-    } else {
-      impl_->tree.refresh(*node);
-    }
+    impl_->tree.refresh(*node);
+    if ((*node)->retained > 0) impl_->tree.cut_off(*node);
   }
   impl_->tree.settle();
   return loss;

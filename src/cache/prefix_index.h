@@ -87,7 +87,8 @@ class PrefixIndex {
 
   // The scope's owner was served this unit: it lies within the hit of a request of its, or was computed for one. From
   // then on explanations to that owner may mention the unit; each call makes it the owner's most recent. The newest
-  // kMaxOwnersPerUnit owners of a unit are kept. In a model without MLA layers this is what marks a unit as computed.
+  // kMaxOwnersPerUnit owners of a unit are kept. Latents come first: a unit that was never written is credited to
+  // nobody. In a model without MLA layers this is what marks a unit as computed.
   void credit(Node* node, const CacheScope& scope);
 
   // Latents of this unit (and of the page's rows before it) lie in `block`, which becomes one more place of all these

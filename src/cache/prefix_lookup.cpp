@@ -50,9 +50,7 @@ class Lookup {
 
  private:
   bool is_credited(const Node* node) const { return node->is_credited_to(owner_); }
-  bool is_mentionable(const Node* node) const {
-    return (node->is_written && is_credited(node)) || node->is_announced_by(owner_);
-  }
+  bool is_mentionable(const Node* node) const { return is_credited(node) || node->is_announced_by(owner_); }
   bool has_latents(const Node* node) const { return !options_.has_mla || !node->blocks.empty(); }
 
   std::span<const TokenId> unit_tokens(int64_t i) const {
@@ -91,7 +89,7 @@ class Lookup {
   void find_known() {
     while (known_ < path_size()) {
       const Node* node = path_[static_cast<size_t>(known_)];
-      if (known_ >= hit_ && !(node->is_written && is_credited(node))) break;
+      if (known_ >= hit_ && !is_credited(node)) break;
       ++known_;
     }
     matched_ = options_.has_mla ? std::min(latents_, known_) : deepest_checkpoint(path_, known_);
@@ -161,7 +159,7 @@ class Lookup {
     int64_t best = hit_;
     for (; reachable < std::min(static_cast<int64_t>(path.size()), max_hit_); ++reachable) {
       const Node* node = path[static_cast<size_t>(reachable)];
-      if (reachable >= hit_ && !(is_credited(node) && node->is_written && has_latents(node))) break;
+      if (reachable >= hit_ && !(is_credited(node) && has_latents(node))) break;
       if (reachable >= hit_ && (!options_.has_kda || node->checkpoint)) best = reachable + 1;
     }
     return best;

@@ -37,6 +37,7 @@ struct MissedRange {
   int64_t begin = 0;
   int64_t end = 0;
   MissReason reason = MissReason::kNeverSeen;
+  bool operator==(const MissedRange&) const = default;
 };
 
 struct Divergence {

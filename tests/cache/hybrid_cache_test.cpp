@@ -140,10 +140,15 @@ TEST(HybridCache, SharedJunctionIsFoundByTheThirdPrompt) {
     int64_t hit_tokens = 0;
     for (int32_t i = 0; i < 64; ++i) {
       const int64_t hit = f.serve_and_release(i, joined(stem, some_tokens(own, static_cast<uint64_t>(100 + i))), 64);
-      // The first computes all, the second finds latents without a state and leaves one at the junction.
-      EXPECT_EQ(hit, i < 2 ? 0 : shared / 16 * 16) << i;
       queried += shared + own;
       hit_tokens += hit;
+      // The first computes all, the second finds latents without a state and leaves one at the junction.
+      EXPECT_EQ(hit, i < 2 ? 0 : shared / 16 * 16) << i;
+      if (i != 0) continue;
+      // The second one will be told why.
+      const PrefixMatch match = f.cache->match(joined(stem, some_tokens(own, 101)), {});
+      EXPECT_EQ(match.missed.front().reason, MissReason::kNoCheckpoint);
+      EXPECT_EQ(match.missed.front().end, shared / 16 * 16);
     }
     EXPECT_EQ(f.cache->stats().query_tokens, queried);
     EXPECT_EQ(f.cache->stats().hit_tokens, hit_tokens);
@@ -280,6 +285,48 @@ TEST(HybridCache, CommitRefusesCachesThatAreNotWhereThePlanSaid) {
     f.audit();
     EXPECT_EQ(f.cache->stats().free_blocks, f.cache->stats().num_blocks);
   }
+}
+
+// What is left of a released sequence's prefix when `count` blocks of it were taken.
+int64_t hit_after_evicting(Fixture& f, int64_t count, const std::vector<TokenId>& tokens) {
+  const HybridCacheStats stats = f.cache->stats();
+  const int64_t blocks = stats.free_blocks + count;
+  const int64_t room = (blocks - f.cache->blocks_needed(0, 0)) * f.cache->layout().page_tokens;
+  EXPECT_TRUE(f.cache->admit(SeqId(900), some_tokens(1, 1), {}, room, false).has_value());
+  EXPECT_EQ(f.cache->stats().evicted_blocks, count);
+  f.audit();
+  f.cache->release(SeqId(900));
+  return f.cache->match(tokens, {}).hit_tokens;
+}
+
+TEST(HybridCache, TheTailOfAPrefixIsEvictedBeforeItsHead) {
+  for (int64_t count = 1; count < 10; ++count) {
+    Fixture f("m");
+    const auto tokens = some_tokens(165, 3);
+    f.serve_and_release(1, tokens);  // ten whole pages
+    EXPECT_EQ(hit_after_evicting(f, count, tokens), 160 - 16 * count);
+  }
+}
+
+TEST(HybridCache, DominatedCheckpointsAreEvictedFirst) {
+  // Checkpoints at 48 and 96: three groups each. The one at 96 makes the other one dispensable.
+  Fixture f("kkkm", {.checkpoint_interval = 48});
+  const auto tokens = some_tokens(100, 3);
+  f.serve_and_release(1, tokens);
+  ASSERT_EQ(f.cache->stats().checkpoints, 2);
+  EXPECT_EQ(hit_after_evicting(f, 3, tokens), 96);
+  EXPECT_EQ(f.cache->stats().checkpoints, 1);
+  // Another conversation branches off behind the first one: neither is dispensable, the tail goes first.
+  Fixture g("kkkm", {.checkpoint_interval = 48});
+  g.serve_and_release(1, tokens);
+  auto other = tokens;
+  other[60] = TokenId(55);
+  g.serve_and_release(2, other);
+  ASSERT_EQ(g.cache->stats().checkpoints, 3);
+  const int64_t taken_first = g.cache->match(tokens, {}).hit_tokens;
+  EXPECT_EQ(taken_first, 96);
+  hit_after_evicting(g, 4, tokens);
+  EXPECT_EQ(g.cache->match({tokens.begin(), tokens.begin() + 60}, {}).hit_tokens, 48);
 }
 
 // The first byte of a checkpoint's state in layer 0, kept from the step that writes it.
@@ -519,8 +566,37 @@ TEST(HybridCache, QuarantineEndsAllUseOfAChain) {
   f.cache->release(SeqId(2));
   f.audit();
   EXPECT_EQ(f.cache->match(tokens, {}).hit_tokens, 48);
+  EXPECT_EQ(f.cache->match(tokens, {}).matched_tokens, 48);
+  EXPECT_EQ(f.cache->match(joined(joined(tokens, some_tokens(20, 4)), some_tokens(40, 5)), {}).hit_tokens, 48);
   EXPECT_EQ(f.serve(4, tokens), 48);
   EXPECT_EQ(f.serve(5, tokens), 112);
+  // Others have computed the chain anew; a fork of the old one still adds nothing to it.
+  const auto anew = joined(tokens, some_tokens(40, 5));
+  EXPECT_EQ(f.serve(6, anew), 128);
+  EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(3), joined(anew, some_tokens(60, 6)), 1));
+  f.audit();
+  EXPECT_EQ(f.cache->match(joined(anew, some_tokens(60, 6)), {}).hit_tokens, 160);
+}
+
+// A long window of which little is accepted: the states behind that are of tokens that never came.
+TEST(HybridCache, AStateBehindTheAcceptedTokensIsDropped) {
+  for (const char* kinds : {"kkkm", "kk"}) {
+    Fixture f(kinds);
+    const auto tokens = some_tokens(80, 3);
+    const std::vector<TokenId> prompt(tokens.begin(), tokens.begin() + 10);
+    f.cache->admit(SeqId(1), prompt, {}, 10);
+    EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(1), prompt));
+    const auto drafted = joined({tokens.begin(), tokens.begin() + 20}, std::vector<TokenId>(20, TokenId(70)));
+    ASSERT_TRUE(f.cache->prepare_window(SeqId(1), 30, 10));
+    ASSERT_EQ(f.cache->captures(SeqId(1)).size(), 2u);  // the commit point at 20, and the unit's end at 32
+    f.model.run(f.cache->view(SeqId(1)), f.cache->captures(SeqId(1)), drafted, 10, 30);
+    EXPECT_TRUE(f.cache->commit_window(SeqId(1), std::span(drafted).subspan(10), 10).is_ok());
+    f.audit();
+    EXPECT_EQ(f.cache->stats().checkpoints, 0);
+    EXPECT_TRUE(f.model.run_to_end(*f.cache, SeqId(1), tokens, 1));
+    EXPECT_EQ(f.serve(2, drafted), 0);
+    EXPECT_EQ(f.serve(3, joined(tokens, some_tokens(5, 4))), 80);
+  }
 }
 
 TEST(HybridCache, AdmissionWithoutRoomChangesNothing) {
