@@ -174,7 +174,6 @@ bool PrefixIndex::add_checkpoint(Node* node, CheckpointId checkpoint, Checkpoint
   TANDEM_CHECK(is_new, "a checkpoint is a state of one prefix");
   node->checkpoint = checkpoint;
   node->checkpoint_reason = reason;
-  node->lost_checkpoint.reset();
   for (Node* unit = node; unit->position > 0 && !unit->is_written; unit = unit->parent) unit->is_written = true;
   impl_->tree.refresh(node);
   impl_->thin_out(node, loss);

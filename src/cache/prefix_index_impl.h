@@ -27,7 +27,7 @@ struct PrefixIndex::Impl {
   Node* tip(BlockId block) const;
   void set_tip(BlockId block, Node* node);
   bool is_page_start(const Node* node) const;
-  // The node from which on everything is kept apart for `tokens`; none when the tree does not reach so far.
+  // The node of the `unit`-th unit of `tokens`; none when the tree does not reach so far.
   Node* find_unit(std::span<const TokenId> tokens, std::string_view salt, int64_t unit) const;
 
   // Takes latents and checkpoints from `nodes`, which is a whole subtree, parents first.

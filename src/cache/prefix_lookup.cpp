@@ -184,7 +184,7 @@ class Lookup {
   MissReason missing_state(int64_t i, int64_t limit) const {
     for (; i < limit; ++i) {
       const Node* node = path_[static_cast<size_t>(i)];
-      if (node->lost_checkpoint && is_credited(node)) return *node->lost_checkpoint;
+      if (node->lost_checkpoint) return *node->lost_checkpoint;
     }
     return MissReason::kNoCheckpoint;
   }
