@@ -80,7 +80,7 @@ struct Scheduler::Impl {
   bool has_decodes = false;
   bool has_prefills = false;
   bool is_admitting = false;
-  bool is_prefill_blocked = false;  // a running prefill found no room; kept until the next plan
+  bool is_prefill_blocked = false;  // a running prefill found no room
 };
 
 }  // namespace tandem

@@ -32,8 +32,7 @@ void Scheduler::Impl::begin_plan() {
                   num_plans - refusal->plan >= kRetryPlans)) {
     refusal.reset();
   }
-  // A running prefill that finds no room comes before all that hold no blocks yet.
-  is_admitting = !refusal && (!is_prefill_blocked || num_running == 0);
+  is_admitting = !refusal;
   is_prefill_blocked = false;
 
   step.rows.clear();
@@ -161,9 +160,7 @@ void Scheduler::Impl::plan_prefills() {
       for (Sequence* other : running) other->is_settled = other->num_uncomputed_tokens() == 0;
       continue;
     }
-    if (s->phase == SequencePhase::kRunning) {
-      plan_prefill(*s);
-    } else if (admit(*s)) {
+    if (s->phase == SequencePhase::kRunning || admit(*s)) {
       plan_prefill(*s);
     } else {
       is_admitting = false;  // who comes first in line is not overtaken by those who need less

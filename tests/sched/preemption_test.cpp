@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sched/engine_stand_in.h"
+#include "sched/throttle.h"
 
 namespace tandem {
 namespace {
@@ -81,6 +82,22 @@ TEST(Preemption, ASwappedSequenceResumesBeforeNewcomers) {
     ASSERT_TRUE(engine.step());
     ASSERT_FALSE(engine.memory.holds(SeqId(3)) && engine.memory.has_swapped(SeqId(2)));
   }
+  ASSERT_TRUE(engine.run(1000));
+  engine.check_empty();
+}
+
+TEST(Preemption, ASwappedSequenceWaitsForTheThrottleThoughThereIsRoom) {
+  EngineStandIn engine(options_with_swap(1e12), {40, 16, 1, INT64_MAX, false});
+  ASSERT_TRUE(engine.memory.hold(30));
+  run_into_the_wall(engine);
+  engine.memory.give_back_held();
+  for (int64_t i = 0; i < Throttle::kPressureSteps; ++i) {
+    ASSERT_TRUE(engine.step());
+    ASSERT_EQ(engine.scheduler.counts().concurrency, 1);
+    ASSERT_TRUE(engine.memory.has_swapped(SeqId(2))) << i;
+  }
+  ASSERT_TRUE(engine.step());
+  EXPECT_TRUE(engine.memory.holds(SeqId(2)));
   ASSERT_TRUE(engine.run(1000));
   engine.check_empty();
 }

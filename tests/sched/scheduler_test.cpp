@@ -206,6 +206,23 @@ TEST(Scheduler, ARefusedAdmissionIsTriedAgain) {
   engine.check_empty();
 }
 
+TEST(Scheduler, AChunkTakesTheRowsThereIsRoomFor) {
+  EngineStandIn engine(small_options(), {20, 16, 1, INT64_MAX, false});
+  ASSERT_TRUE(engine.add(1, 200, 2).is_ok());
+  ASSERT_TRUE(engine.step());
+  ASSERT_TRUE(engine.memory.hold(engine.memory.blocks_available() - 3));
+  EXPECT_THAT(chunks_of(engine.plan()), ElementsAre(Chunk{1, 64, 32})) << "half of 64, on the grid";
+  engine.finish_step(0.001);
+  EXPECT_THAT(chunks_of(engine.plan()), ElementsAre(Chunk{1, 96, 16}));
+  engine.finish_step(0.001);
+  EXPECT_FALSE(engine.step());
+  engine.memory.give_back_held();
+  EXPECT_THAT(chunks_of(engine.plan()), ElementsAre(Chunk{1, 112, 64}));
+  engine.finish_step(0.001);
+  ASSERT_TRUE(engine.run(100));
+  engine.check_empty();
+}
+
 TEST(Scheduler, AFailedStepIsComputedAgainFromTheStart) {
   EngineStandIn engine(small_options(), kRoomy);
   ASSERT_TRUE(engine.add(1, 100, 5).is_ok());
