@@ -1,8 +1,8 @@
 // engine/service.h: the engine as a server sees it: requests in, tokens out. Plain data and one abstract class.
 //
 //   Threading: every method of EngineService may be called from any thread. A sink is called on the engine's thread, in
-//   order, and must neither block nor call back into the service; after the output that carries `finish` of the last
-//   candidate it is never called again, and it is then destroyed.
+//   order, and must neither block, nor call back into the service, nor throw; after the output that carries `finish` of
+//   the last candidate it is never called again, and it is then destroyed.
 #pragma once
 
 #include <array>

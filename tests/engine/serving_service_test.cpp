@@ -297,49 +297,5 @@ TEST_F(ServingServiceTest, OptionsOutsideTheirRangeAreRefusedByName) {
   refused([](ServingOptions& o) { o.cache_bytes = 1000; }, "1000");
 }
 
-TEST_F(ServingServiceTest, AThreadOfItsOwnServesDrainsAndBeatsWhileIdle) {
-  ServingOptions options = small_options();
-  options.run_thread = true;
-  Engine engine(model(), options);
-  engine.submit(greedy_request("a", random_prompt(100, 1), 20));
-  EXPECT_EQ(engine.wait("a").tokens, [&] {
-    const auto other = test::load_model(test::tiny_dir());
-    return alone(*other, greedy_request("", random_prompt(100, 1), 20));
-  }());
-  EXPECT_TRUE(engine->health().is_ready);
-  EXPECT_FALSE(engine->health().is_draining);
-  const auto lint = engine->lint(random_prompt(100, 1), {});
-  ASSERT_TRUE(lint.is_ok());
-  EXPECT_EQ(lint.value().match.hit_tokens, 64);
-
-  engine.submit(greedy_request("b", random_prompt(100, 2), 3));
-  engine->drain(60);
-  EXPECT_EQ(engine.wait("b").finish, EngineFinish::kLength);
-  EXPECT_TRUE(engine->health().is_draining);
-  EXPECT_EQ(engine->submit(greedy_request("c", random_prompt(4, 1), 1), [](EngineOutput&&) {}).code(),
-            StatusCode::kFailedPrecondition);
-}
-
-TEST_F(ServingServiceTest, DrainCancelsWhatDoesNotEndInTime) {
-  ServingOptions options = small_options();
-  options.run_thread = true;
-  Engine engine(model(), options);
-  engine.submit(greedy_request("long", random_prompt(100, 1), 3000));
-  engine->drain(0);
-  EXPECT_EQ(engine.wait("long").finish, EngineFinish::kAbort);
-}
-
-TEST_F(ServingServiceTest, WhatStillRunsAtTheEndIsAborted) {
-  test::Clients clients;
-  ServingOptions options = small_options();
-  options.run_thread = true;
-  {
-    auto engine = ServingEngine::create(model(), options);
-    ASSERT_TRUE(engine.is_ok());
-    ASSERT_TRUE(engine.value()->submit(greedy_request("x", random_prompt(64, 1), 3000), clients.sink("x")).is_ok());
-  }
-  EXPECT_EQ(clients.reply("x").finish, EngineFinish::kAbort);
-}
-
 }  // namespace
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// Field report 28: many clients on few shared prefixes with hardly any memory. Built with ThreadSanitizer as well.
+// The engine with its thread and its callers, field report 28 above all: many clients on few shared prefixes with
+// hardly any memory. Built with ThreadSanitizer as well.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,11 +11,18 @@
 namespace tandem {
 namespace {
 
+using test::alone;
 using test::Engine;
 using test::greedy_request;
 using test::joined;
 using test::random_prompt;
 using test::Tokens;
+
+ServingOptions with_thread() {
+  ServingOptions options = test::small_options();
+  options.run_thread = true;
+  return options;
+}
 
 TEST(ServingThreads, ManyClientsOnFewPrefixesWithLittleMemory) {
   const auto model = test::load_model(test::tiny_dir());
@@ -28,8 +36,7 @@ TEST(ServingThreads, ManyClientsOnFewPrefixesWithLittleMemory) {
   for (int64_t k = 0; k < 12; ++k) {
     expected.push_back(test::alone(*model, greedy_request("", prompt(k % 4, k / 4), 6)));
   }
-  ServingOptions options = test::small_options();
-  options.run_thread = true;
+  ServingOptions options = with_thread();
   options.cache_bytes = int64_t{20} * 73728;
   options.verify_rate = 0.2;
   {
@@ -65,6 +72,52 @@ TEST(ServingThreads, ManyClientsOnFewPrefixesWithLittleMemory) {
     engine->drain(60);
     EXPECT_EQ(engine->metrics().verify_failed, 0) << engine->health().problem;
   }
+}
+
+TEST(ServingThreads, AThreadOfItsOwnServesDrainsAndBeatsWhileIdle) {
+  const auto model = test::load_model(test::tiny_dir());
+  Engine engine(*model, with_thread());
+  engine.submit(greedy_request("a", random_prompt(100, 1), 20));
+  EXPECT_EQ(engine.wait("a").tokens, [&] {
+    const auto other = test::load_model(test::tiny_dir());
+    return alone(*other, greedy_request("", random_prompt(100, 1), 20));
+  }());
+  EXPECT_TRUE(engine->health().is_ready);
+  EXPECT_FALSE(engine->health().is_draining);
+  const auto lint = engine->lint(random_prompt(100, 1), {});
+  ASSERT_TRUE(lint.is_ok());
+  EXPECT_EQ(lint.value().match.hit_tokens, 64);
+  double age = engine->health().heartbeat_age_seconds;  // grows until the idle loop turns
+  while (engine->health().heartbeat_age_seconds >= age) {
+    age = engine->health().heartbeat_age_seconds;
+    std::this_thread::yield();
+  }
+
+  engine.submit(greedy_request("b", random_prompt(100, 2), 3));
+  engine->drain(60);
+  EXPECT_EQ(engine.wait("b").finish, EngineFinish::kLength);
+  EXPECT_TRUE(engine->health().is_draining);
+  EXPECT_EQ(engine->submit(greedy_request("c", random_prompt(4, 1), 1), [](EngineOutput&&) {}).code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST(ServingThreads, DrainCancelsWhatDoesNotEndInTime) {
+  const auto model = test::load_model(test::tiny_dir());
+  Engine engine(*model, with_thread());
+  engine.submit(greedy_request("long", random_prompt(100, 1), 3000));
+  engine->drain(0);
+  EXPECT_EQ(engine.wait("long").finish, EngineFinish::kAbort);
+}
+
+TEST(ServingThreads, WhatStillRunsAtTheEndIsAborted) {
+  test::Clients clients;
+  const auto model = test::load_model(test::tiny_dir());
+  {
+    auto engine = ServingEngine::create(*model, with_thread());
+    ASSERT_TRUE(engine.is_ok());
+    ASSERT_TRUE(engine.value()->submit(greedy_request("x", random_prompt(64, 1), 3000), clients.sink("x")).is_ok());
+  }
+  EXPECT_EQ(clients.reply("x").finish, EngineFinish::kAbort);
 }
 
 }  // namespace

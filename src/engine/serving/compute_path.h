@@ -3,7 +3,7 @@
 //   Prefill and decode are the same function within rounding only (ADR 0002), and a router that chooses between two
 //   near-equal experts turns that rounding into another number altogether. Each of the two by itself gives the same
 //   bits however it is split, so a prefix computed again in the order of modes that made it must agree bit for bit: no
-//   tolerance, no false alarm. A prefix whose path is not known for sure is not verified.
+//   tolerance, no false alarm. A prefix whose path is not known for sure is not verified. ADR 0011.
 #pragma once
 
 #include <cstdint>
