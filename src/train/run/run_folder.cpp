@@ -55,6 +55,22 @@ Result<std::vector<std::string>> names_in(const std::string& dir) {
   return names;
 }
 
+// A file, or a folder of files. Not remove_all(): PyTorch's libraries carry parts of an older std::filesystem whose
+// recursive walk the newer one then calls, and the process dies.
+Status remove_entry(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error))) {
+    const Result<std::vector<std::string>> names = names_in(path);
+    if (!names.is_ok()) return names.status();
+    for (const std::string& name : names.value()) {
+      fs::remove(cat(path, "/", name), error);
+      if (error) return folder_error(cat(path, "/", name), "remove it", error);
+    }
+  }
+  fs::remove(path, error);
+  return error ? folder_error(path, "remove it", error) : Status::ok();
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& run_dir, int64_t step) {
@@ -113,13 +129,12 @@ Status prepare_run_folder(const std::string& run_dir, ExistingRun existing) {
   TANDEM_RETURN_IF_ERROR(check_run_folder(run_dir, existing));
   const Result<std::vector<std::string>> names = names_in(run_dir);
   if (!names.is_ok()) return names.status();
-  std::error_code error;
   for (const std::string& name : names.value()) {
     if (!is_leftover(name) && !(existing == ExistingRun::kOverwrite && is_run_file(name))) continue;
-    fs::remove_all(run_dir + "/" + name, error);
-    if (error) return folder_error(run_dir + "/" + name, "remove it", error);
+    TANDEM_RETURN_IF_ERROR(remove_entry(cat(run_dir, "/", name)));
   }
   const std::string checkpoints = run_dir + "/checkpoints";
+  std::error_code error;
   fs::create_directories(checkpoints, error);
   if (error) return folder_error(checkpoints, "make the folder", error);
   const Result<std::vector<std::string>> saved = names_in(checkpoints);
