@@ -1,6 +1,5 @@
 // tandem-train eval: a model measured on held-out data, by the engine.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "command.h"
 #include "engine/loaded_model.h"
 #include "evaluate/evaluation.h"
+#include "progress_line.h"
 #include "weights/atomic_file.h"
 
 namespace tandem::app {
@@ -44,39 +44,34 @@ Result<EvalRecipe> load_recipe(const EvalFlags& flags) {
   return recipe;
 }
 
-// One line that is written over on a terminal; elsewhere one for each section.
-class ProgressLine {
- public:
-  void operator()(const EvalProgress& progress) {
-    const bool is_end = progress.done == progress.total;
-    if (isatty(STDERR_FILENO) == 0) {
-      if (is_end) fmt::print(stderr, "{}: {} done, {:.1f} s\n", progress.section, progress.total, seconds());
-      return;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (!is_end && now - last_ < std::chrono::milliseconds(100)) return;
-    last_ = now;
-    fmt::print(stderr, "\r\x1b[K{} {}/{}, {:.0f} s{}", progress.section, progress.done, progress.total, seconds(),
-               is_end ? "\n" : "");
-    std::fflush(stderr);
-  }
-
- private:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = start_;
-};
+std::string progress_text(const EvalProgress& progress, double seconds) {
+  if (progress.done == progress.total)
+    return fmt::format("{}: {} done, {:.1f} s", progress.section, progress.total, seconds);
+  return fmt::format("{}: {} of {}, {:.0f} s", progress.section, progress.done, progress.total, seconds);
+}
 
 int run_eval(const EvalFlags& flags) {
   const Result<EvalRecipe> recipe = load_recipe(flags);
   if (!recipe.is_ok()) return report_error(recipe.status());
+  if (!flags.output.empty()) {  // what cannot be written is better known before minutes of work
+    const Result<AtomicFile> file = AtomicFile::create(flags.output);
+    if (!file.is_ok()) return report_error(file.status());
+  }
   LoadOptions options;
   options.num_threads = flags.num_threads > 0 ? flags.num_threads : std::max(1u, std::thread::hardware_concurrency());
   const auto model = LoadedModel::load(flags.model_dir, options);
   if (!model.is_ok()) return report_error(model.status());
-  ProgressLine progress;
-  const Result<EvalReport> report = evaluate(*model.value(), recipe.value(), {.max_failures = flags.show_failures},
-                                             [&](const EvalProgress& step) { progress(step); });
+  const auto start = std::chrono::steady_clock::now();
+  ProgressLine line;
+  const auto show = [&](const EvalProgress& progress) {
+    const bool is_end = progress.done == progress.total;
+    if (!is_end && !line.is_due()) return;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const std::string text = progress_text(progress, seconds.count());
+    is_end ? line.finish(text) : line.show(text);
+  };
+  const Result<EvalReport> report =
+      evaluate(*model.value(), recipe.value(), {.max_failures = flags.show_failures}, show);
   if (!report.is_ok()) return report_error(report.status());
   const std::string json = eval_report_json(report.value()) + "\n";
   if (!flags.output.empty()) {

@@ -62,6 +62,7 @@ int run_training(TrainingFlags& flags, train::RunKind kind, const std::string& c
   const Result<train::Recipe> recipe = train::load_recipe(flags.recipe, kind, flags.overrides);
   if (!recipe.is_ok()) return report_error(recipe.status());
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, stop_on_signal);
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read the progress may go, the run goes on
   flags.options.stop = &stop_asked;
   flags.options.existing = flags.resume      ? train::ExistingRun::kResume
                            : flags.overwrite ? train::ExistingRun::kOverwrite

@@ -1,6 +1,4 @@
 // tandem init: a valid random checkpoint from a config.json (weights/random_init.h).
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <array>
 #include <atomic>
@@ -20,6 +18,8 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "command.h"
+#include "progress_line.h"
+#include "size_text.h"
 #include "weights/random_init.h"
 
 namespace tandem::app {
@@ -33,63 +33,11 @@ struct InitFlags {
   InitOptions options;
 };
 
-struct SizeUnit {
-  std::string_view suffix;
-  uint64_t bytes;
-};
-constexpr std::array kSizeUnits = {
-    SizeUnit{"", 1},
-    SizeUnit{"B", 1},
-    SizeUnit{"KB", 1'000},
-    SizeUnit{"MB", 1'000'000},
-    SizeUnit{"GB", 1'000'000'000},
-    SizeUnit{"TB", 1'000'000'000'000},
-    SizeUnit{"KiB", uint64_t{1} << 10},
-    SizeUnit{"MiB", uint64_t{1} << 20},
-    SizeUnit{"GiB", uint64_t{1} << 30},
-    SizeUnit{"TiB", uint64_t{1} << 40},
-};
-
-// "500MB", "4GiB", "123456": a whole positive number and a unit.
-std::optional<uint64_t> parse_size(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || number == 0) return std::nullopt;
-  const std::string_view suffix = text.substr(static_cast<size_t>(end - text.data()));
-  for (const SizeUnit& unit : kSizeUnits) {
-    uint64_t bytes = 0;
-    if (suffix == unit.suffix && !__builtin_mul_overflow(number, unit.bytes, &bytes)) return bytes;
-  }
-  return std::nullopt;
-}
-
 std::string gigabytes(uint64_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.2f GB", static_cast<double>(bytes) * 1e-9);
   return text.data();
 }
-
-// A line on stderr about every half second; on a terminal it overwrites itself.
-class ProgressLine {
- public:
-  void operator()(uint64_t done, uint64_t total) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(terminal_ ? 500 : 5000)) return;
-    last_ = now;
-    std::fprintf(stderr, "%standem: %s of %s%s", terminal_ ? "\r" : "", gigabytes(done).c_str(),
-                 gigabytes(total).c_str(), terminal_ ? "" : "\n");
-    open_ = terminal_;
-  }
-  void close() {
-    if (open_) std::fputc('\n', stderr);
-    open_ = false;
-  }
-
- private:
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  bool open_ = false;
-};
 
 void print_report(const InitFlags& flags, const InitReport& report, double seconds) {
   if (!report.has_tokenizer) {
@@ -138,10 +86,14 @@ int run_init(InitFlags& flags) {
   flags.options.cancel = &cancelled;
   const auto start = std::chrono::steady_clock::now();
   ThreadPool pool(resolve_num_threads(flags.common));
-  ProgressLine progress;
-  const auto report =
-      init_random_checkpoint(config.value(), flags.config_path, flags.output_dir, flags.options, pool, progress);
-  progress.close();
+  const auto report = [&] {
+    ProgressLine progress;
+    return init_random_checkpoint(config.value(), flags.config_path, flags.output_dir, flags.options, pool,
+                                  [&](uint64_t done, uint64_t total) {
+                                    if (!progress.is_due()) return;
+                                    progress.show(cat("tandem: ", gigabytes(done), " of ", gigabytes(total)));
+                                  });
+  }();
   if (!report.is_ok()) return report_error(report.status());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_report(flags, report.value(), seconds.count());

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
       "Example:\n  tandem run models/my-k3 \"Name three primes.\" --chat\nEvery command has --help with an example.");
   int exit_code = tandem::app::kExitOk;
   tandem::app::register_run(app, exit_code);
+  tandem::app::register_serve(app, exit_code);
   tandem::app::register_score(app, exit_code);
   tandem::app::register_tokenize(app, exit_code);
   tandem::app::register_inspect(app, exit_code);

@@ -1,5 +1,7 @@
 #include "corpus/corpus_recipe.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -90,8 +92,8 @@ class Fields {
 
   std::optional<int64_t> whole(const char* key, const Json& value, int64_t low, int64_t high) {
     const double number = value.is_number() ? value.get<double>() : 0.5;  // 1e6 is a whole number too
-    const bool is_whole = number == static_cast<double>(static_cast<int64_t>(number));
-    if (is_whole && number >= static_cast<double>(low) && number <= static_cast<double>(high)) {
+    const bool in_range = number >= static_cast<double>(low) && number <= static_cast<double>(high) && number < 0x1p63;
+    if (in_range && number == std::floor(number)) {
       return value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
     }
     fail(key, cat("expected a whole number of ", low, " to ", high, ", found ", value.dump()));
@@ -105,6 +107,26 @@ class Fields {
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
+// Of what is written under this name.
+void check_file_name(Fields& fields, const char* key, const std::string& name) {
+  if (name.empty()) fields.fail(key, "expected a name, found none");
+  if (name.find('/') != std::string::npos || name.starts_with('.')) {
+    fields.fail(key, cat("expected a file name without '/', that does not begin with '.', found \"", name, '"'));
+  }
+}
+
+// Two of one name would write over each other's files.
+template <class List, class Name>
+void refuse_repeated(Fields& fields, const char* key, const List& list, Name name_of) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (name_of(list[i]) == name_of(list[j])) {
+        fields.fail(key, cat("expected different names, found \"", name_of(list[i]), "\" twice"));
+      }
+    }
+  }
+}
 
 SourceRecipe read_source(const Json& json, const std::string& where, Status& status) {
   SourceRecipe out;
@@ -120,7 +142,7 @@ SourceRecipe read_source(const Json& json, const std::string& where, Status& sta
   fields.read("prose_only", out.prose_only);
   fields.read("entries_per_document", out.entries_per_document, 1, 1000000);
   fields.read("max_bytes", out.max_bytes, 1, INT64_MAX);
-  if (out.source.package.empty()) fields.fail("package", "expected a name, found none");
+  check_file_name(fields, "package", out.source.package);
   if (out.source.license.empty()) fields.fail("license", "expected a license, found none");
   if (out.files.empty()) fields.fail("files", "expected patterns, found none");
   if (const auto known = text_format_of(format)) {
@@ -161,8 +183,7 @@ ChatSetRecipe read_chat_set(const Json& json, const std::string& where, Status& 
   fields.read_range("num_questions", out.min_questions, out.max_questions, 1, 12);
   fields.read("loss", loss);
   if (const Json* shares = fields.object("shares")) read_shares(*shares, fields.place("shares"), out, status);
-  if (out.name.empty()) fields.fail("name", "expected a name, found none");
-  if (out.name.find('/') != std::string::npos) fields.fail("name", "expected a file name without '/'");
+  check_file_name(fields, "name", out.name);
   if (split != "train" && split != "test") fields.fail("split", cat("expected train or test, found \"", split, "\""));
   if (loss != "assistant" && loss != "all") fields.fail("loss", cat("expected assistant or all, found \"", loss, "\""));
   out.split = split == "test" ? ChatSplit::kTest : ChatSplit::kTrain;
@@ -206,6 +227,8 @@ Result<CorpusRecipe> parse_corpus_recipe(std::string_view text, const std::strin
     }
   }
   if (out.sources.empty()) fields.fail("sources", "expected one or more, found none");
+  refuse_repeated(fields, "sources", out.sources, [](const SourceRecipe& source) { return source.source.package; });
+  refuse_repeated(fields, "chats", out.chats, [](const ChatSetRecipe& chats) { return chats.name; });
   fields.finish();
   if (!status.is_ok()) return Status::invalid(cat(origin, ": ", status.message()));
   return out;

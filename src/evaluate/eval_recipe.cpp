@@ -57,6 +57,9 @@ class RecipeReader {
     if (const JsonValue* prose = root.find_set("prose")) TANDEM_RETURN_IF_ERROR(read_prose(*prose));
     if (const JsonValue* families = root.find_set("families")) TANDEM_RETURN_IF_ERROR(read_families(*families));
     if (const JsonValue* recall = root.find_set("recall")) TANDEM_RETURN_IF_ERROR(read_recall(*recall));
+    if (recipe_.prose_files.empty() && recipe_.chats.empty() && recipe_.law_tokens == 0) {
+      return Status::invalid(cat(origin_, ": expected something to measure: prose, law_tokens, families or recall"));
+    }
     std::ranges::stable_sort(recipe_.chats, [](const FamilyCases& a, const FamilyCases& b) {
       return std::pair(a.family, a.distance_tokens.value_or(0)) < std::pair(b.family, b.distance_tokens.value_or(0));
     });

@@ -5,7 +5,8 @@
 //    "law_tokens": 512,
 //    "gap_prose": ["…"], "families": {"greeting": 100, …}, "recall": {"256": 100, …}}
 //   Paths are relative to the recipe's folder; * and ? stand for parts of a file name. Every key is optional; what a
-//   recipe does not name is not measured. Unknown keys are refused. `recall` is by distance in tokens.
+//   recipe does not name is not measured, but something is. Unknown keys are refused. `recall` is by distance in
+//   tokens.
 #pragma once
 
 #include <cstdint>

@@ -74,6 +74,7 @@ class Evaluator {
     for (const std::string& path : files) {
       const auto text = read_file(path, "a held-out text", kMaxProseFileBytes);
       if (!text.is_ok()) return text.status();
+      if (text.value().empty()) return Status::invalid(cat(path, ": expected a held-out text, found an empty file"));
       prose_.emplace_back(path, head_of(text.value(), static_cast<size_t>(share)));
     }
     return Status::ok();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/service.h"
+#include "server/api_keys.h"
 #include "server/request_observer.h"
 #include "text/chat_format.h"
 #include "text/tokenizer.h"
@@ -39,6 +40,7 @@ struct ApiContext {
   ApiOptions options;
   RequestObserver* observer = nullptr;                     // none: nobody counts
   std::function<std::string()> metrics_text = {};          // of /metrics; none: 404
+  ApiKeys keys = {};                                       // who may ask; none: everybody
   std::optional<ChatFormat> chat_format = std::nullopt;    // none: the tokenizer speaks no chat format
   std::vector<std::vector<TokenId>> channel_openers = {};  // what a prompt's open channel ends with
   int64_t context_limit() const { return engine.facts().context_limit; }

@@ -78,10 +78,11 @@ std::optional<std::string> served_name(const ApiOptions& options, std::string_vi
 }
 
 Result<ApiServer> ApiServer::create(EngineService& engine, const Tokenizer& tokenizer, ApiOptions options,
-                                    RequestObserver* observer, std::function<std::string()> metrics_text) {
+                                    RequestObserver* observer, std::function<std::string()> metrics_text,
+                                    ApiKeys keys) {
   if (options.served_names.empty()) return Status::invalid("served names: expected at least one, found none");
   auto context = std::make_shared<ApiContext>(
-      ApiContext{engine, tokenizer, std::move(options), observer, std::move(metrics_text), std::nullopt, {}});
+      ApiContext{engine, tokenizer, std::move(options), observer, std::move(metrics_text), std::move(keys), std::nullopt, {}});
   if (const auto format = detect_chat_format(tokenizer); format.is_ok()) {
     context->chat_format = format.value();
     context->channel_openers = channel_openers(tokenizer, format.value());
@@ -91,7 +92,10 @@ Result<ApiServer> ApiServer::create(EngineService& engine, const Tokenizer& toke
 
 void ApiServer::handle(std::shared_ptr<HttpExchange> exchange) const {
   const HttpRequest& request = exchange->request();
-  RouteCall call{context_, exchange, ""};
+  std::optional<std::string> owner = "";
+  if (ApiKeys::needs_key(request.path)) owner = context_->keys.owner_of(request);
+  if (!owner) return exchange->respond(ApiKeys::unauthorized());
+  RouteCall call{context_, exchange, std::move(*owner), ""};
   std::string allowed;
   for (const Route& route : kRoutes) {
     if (!fits(route, request.path)) continue;

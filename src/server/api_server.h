@@ -18,7 +18,8 @@ class ApiServer {
   // `metrics_text` gives the body of /metrics. kInvalidArgument: no served name. A tokenizer that speaks no chat format
   // is fine: chats are then refused, everything else works.
   static Result<ApiServer> create(EngineService& engine, const Tokenizer& tokenizer, ApiOptions options,
-                                  RequestObserver* observer = nullptr, std::function<std::string()> metrics_text = {});
+                                  RequestObserver* observer = nullptr, std::function<std::string()> metrics_text = {},
+                                  ApiKeys keys = {});
 
   void handle(std::shared_ptr<HttpExchange> exchange) const;
   HttpHandler handler() const;  // a copy of the server: may outlive it

@@ -49,7 +49,7 @@ void chat_completions(RouteCall call) {
   if (!read.is_ok()) return call.respond(bad_request(read.status()));
   ChatAsk ask = std::move(read).value();
   ask.model = std::move(model);
-  ask.owner = owner_of(call.exchange->request());
+  ask.owner = call.owner;
   const auto prompt_tokens = static_cast<int64_t>(ask.prompt.ids.size());
   if (prompt_tokens >= call.context->context_limit()) {
     return call.respond(context_too_long(prompt_tokens, call.context->context_limit(), "messages"));

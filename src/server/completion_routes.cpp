@@ -64,7 +64,6 @@ Result<CompletionAsk> read_ask(const JsonValue& body, const ApiContext& context)
   }
   FieldReader fields(body);
   ask.echo = fields.flag("echo", false);
-  // max_tokens 0 is of use with echo alone: the prompt and its log-probabilities.
   const auto logprobs = fields.integer("logprobs", 0, kMaxLogprobs);
   if (logprobs) ask.options.logprobs = static_cast<int32_t>(*logprobs);
   const auto best_of = fields.integer("best_of", 1, INT64_MAX);
@@ -93,7 +92,7 @@ void completions(RouteCall call) {
   if (!read.is_ok()) return call.respond(bad_request(read.status()));
   CompletionAsk ask = std::move(read).value();
   ask.model = std::move(model);
-  ask.owner = owner_of(call.exchange->request());
+  ask.owner = call.owner;
   std::vector<EngineRequest> requests;
   for (const std::vector<TokenId>& prompt : ask.prompts) {
     const auto size = static_cast<int64_t>(prompt.size());

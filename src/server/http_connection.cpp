@@ -1,6 +1,7 @@
 #include "server/http_connection.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
@@ -75,9 +76,7 @@ asio::awaitable<void> HttpConnection::run() {
   }
   if (!problem.empty() && context_.hooks.on_problem)
     context_.hooks.on_problem(cat("connection ", peer_, ": ", problem));
-  clear_deadline();
-  error_code ignored;
-  socket_.close(ignored);
+  close();
 }
 
 asio::awaitable<void> HttpConnection::run_refused() {
@@ -85,9 +84,7 @@ asio::awaitable<void> HttpConnection::run_refused() {
   HttpResponse response = http_error(503, "too many connections", "engine_overloaded");
   response.headers.emplace_back("Retry-After", "1");
   co_await refuse(response);
-  clear_deadline();
-  error_code ignored;
-  socket_.close(ignored);
+  close();
 }
 
 void HttpConnection::begin_drain() {
@@ -97,10 +94,17 @@ void HttpConnection::begin_drain() {
 
 void HttpConnection::abort() {
   is_broken_ = true;
-  error_code ignored;
-  socket_.close(ignored);
+  close();
   poll_.cancel();
   event_.cancel();
+}
+
+void HttpConnection::close() {
+  // First: a worker may be sending.
+  if (exchange_) exchange_->detach();
+  clear_deadline();
+  error_code ignored;
+  socket_.close(ignored);
 }
 
 asio::awaitable<void> HttpConnection::serve() {
@@ -199,12 +203,17 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequestReader& reader) {
   setup.is_draining = &context_.is_draining;
   exchange_ = std::make_shared<HttpExchangeState>(reader.take_request(), std::move(setup), context_.workers);
   ++context_.exchanges;
-  // The destructor detaches: `this` lives while it is called.
-  exchange_->attach([this] {
-    if (auto self = weak_from_this().lock()) {
-      asio::post(thread_.io, [self = std::move(self)] { self->event_.cancel(); });
-    }
-  });
+  // Detached before the socket is closed and before `this` ends: both are there while these are called.
+  exchange_->attach(
+      [this] {
+        if (auto self = weak_from_this().lock()) {
+          asio::post(thread_.io, [self = std::move(self)] { self->event_.cancel(); });
+        }
+      },
+      [fd = socket_.native_handle()](std::string_view bytes) {
+        const ssize_t size = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        return size > 0 ? static_cast<size_t>(size) : size_t{0};
+      });
   if (exchange_->request().method == "OPTIONS") {
     exchange_->respond(http_preflight(exchange_->request(), context_.options.cors_origin));
   } else {
@@ -214,6 +223,7 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequestReader& reader) {
   watch();
   const bool is_reusable = co_await send_answer(*exchange_);
   exchange_->detach();
+  sent_bytes_ += exchange_->directly_sent_bytes();
   const int status = exchange_->status();
   log(exchange_->request(), status == 0 ? 499 : status, is_broken_);
   co_await stop_watching();

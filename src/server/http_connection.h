@@ -42,9 +42,9 @@ struct HttpServerContext {
 
 // One I/O thread's part.
 struct HttpIoThread {
-  boost::asio::io_context io{1};
   std::string scratch;                              // what a read fills; emptied before another connection runs
   std::unordered_set<HttpConnection*> connections;  // running
+  boost::asio::io_context io{1};                    // destroyed first: what it still holds touches the others
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
@@ -78,6 +78,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> linger();
   boost::asio::awaitable<void> stop_watching();
 
+  void close();
   Received receive();
   void watch();
   void on_readable();

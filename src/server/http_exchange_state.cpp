@@ -68,8 +68,8 @@ bool HttpExchangeState::write(const std::string& data) {
   return false;
 }
 
-HttpExchangeState::Callback HttpExchangeState::append_locked(const std::string& data) {
-  Callback gone;
+HttpExchangeState::Callback HttpExchangeState::append_locked(std::string_view data) {
+  const bool is_first = unsent_bytes_ == 0;  // of what waits
   const size_t before = pending_.size();
   if (setup_.style.version >= 11) {
     append_http_chunk(pending_, data);
@@ -77,6 +77,14 @@ HttpExchangeState::Callback HttpExchangeState::append_locked(const std::string& 
     pending_ += data;
   }
   unsent_bytes_ += static_cast<int64_t>(pending_.size() - before);
+  if (is_first && try_send_) {
+    const size_t size = try_send_(pending_);
+    pending_.erase(0, size);
+    unsent_bytes_ -= static_cast<int64_t>(size);
+    directly_sent_bytes_ += static_cast<int64_t>(size);
+    if (pending_.empty()) return {};
+  }
+  Callback gone;
   if (unsent_bytes_ > setup_.max_unsent_bytes) {
     is_aborted_ = true;
     pending_ = {};
@@ -118,17 +126,18 @@ void HttpExchangeState::abandon() {
   if (is_open_stream) end(false);
 }
 
-void HttpExchangeState::attach(std::function<void()> wake) {
+void HttpExchangeState::attach(std::function<void()> wake, std::function<size_t(std::string_view)> try_send) {
   const std::lock_guard lock(mu_);
   wake_ = std::move(wake);
+  try_send_ = std::move(try_send);
 }
 
 void HttpExchangeState::detach() {
-  std::function<void()> wake;
   Callback gone;
   {
     const std::lock_guard lock(mu_);
-    wake.swap(wake_);
+    wake_ = nullptr;
+    try_send_ = nullptr;
     if (!is_finished_) gone = go_locked();
   }
   post_if_any(std::move(gone));
@@ -157,6 +166,11 @@ void HttpExchangeState::sent(int64_t bytes) {
 int HttpExchangeState::status() const {
   const std::lock_guard lock(mu_);
   return status_;
+}
+
+int64_t HttpExchangeState::directly_sent_bytes() const {
+  const std::lock_guard lock(mu_);
+  return directly_sent_bytes_;
 }
 
 void HttpExchangeState::answer_locked(const HttpResponse& response, bool is_stream) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "server/http_exchange.h"
 #include "server/http_message.h"
@@ -41,9 +42,11 @@ class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState>
   void abandon();  // the handler has let go
 
   // The connection's side.
-  // `wake` is called, under mu_, when pull() has news; it must not call back.
-  void attach(std::function<void()> wake);
-  void detach();       // wake is never called again; what is not answered yet counts as gone
+  // Both are called under mu_ and must not call back. `wake`: pull() has news. `try_send` sends what the system takes
+  // at once and returns how much; a frame of a stream goes that way when nothing waits before it, which saves the way
+  // over the I/O thread. An error is 0: the I/O thread then meets it.
+  void attach(std::function<void()> wake, std::function<size_t(std::string_view)> try_send);
+  void detach();       // neither is called again; what is not answered yet counts as gone
   void client_gone();  // cancels; an answer that still comes may still be pulled
   struct Pulled {
     std::string bytes;         // to send next
@@ -54,6 +57,7 @@ class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState>
   Pulled pull();
   void sent(int64_t bytes);  // of those pulled
   int status() const;        // 0: none yet
+  int64_t directly_sent_bytes() const;
 
  private:
   using Callback = std::function<void()>;
@@ -62,7 +66,7 @@ class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState>
   void wake_locked();
   // These hand back the callback of on_disconnect() to be posted, or let go, without the lock: it may hold the
   // exchange.
-  [[nodiscard]] Callback append_locked(const std::string& data);
+  [[nodiscard]] Callback append_locked(std::string_view data);
   [[nodiscard]] Callback finish_locked(bool must_close);
   [[nodiscard]] Callback go_locked();
   void post_if_any(Callback callback);
@@ -72,10 +76,12 @@ class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState>
   std::shared_ptr<SerialTasks> tasks_;  // shared with the worker that runs one of them
   mutable std::mutex mu_;
   std::function<void()> wake_;
+  std::function<size_t(std::string_view)> try_send_;
   bool is_woken_ = false;
   Callback on_disconnect_;
   std::string pending_;
   int64_t unsent_bytes_ = 0;  // pending, or pulled and not sent
+  int64_t directly_sent_bytes_ = 0;
   int status_ = 0;
   bool is_stream_ = false;
   bool is_finished_ = false;

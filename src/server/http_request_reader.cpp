@@ -204,6 +204,7 @@ HttpReadState HttpRequestReader::Impl::feed_body(std::string& input) {
 
 HttpRequestReader::HttpRequestReader(const HttpReadLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
 HttpRequestReader::HttpRequestReader(HttpRequestReader&&) noexcept = default;
+HttpRequestReader& HttpRequestReader::operator=(HttpRequestReader&&) noexcept = default;
 HttpRequestReader::~HttpRequestReader() = default;
 
 HttpReadState HttpRequestReader::feed(std::string& input) {

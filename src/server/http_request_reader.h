@@ -21,6 +21,7 @@ class HttpRequestReader {
  public:
   explicit HttpRequestReader(const HttpReadLimits& limits);
   HttpRequestReader(HttpRequestReader&&) noexcept;
+  HttpRequestReader& operator=(HttpRequestReader&&) noexcept;
   ~HttpRequestReader();
 
   // Takes what belongs to this request from the front of `input`; bytes of a later one stay. What is left in state

@@ -1,9 +1,7 @@
 #include "server/routes.h"
 
-#include <functional>
 #include <utility>
 
-#include "base/cat.h"
 #include "text/field.h"
 
 namespace tandem {
@@ -38,15 +36,6 @@ std::optional<JsonValue> read_body(const RouteCall& call, std::string& model) {
   }
   model = *served;
   return std::move(body).value();
-}
-
-std::string owner_of(const HttpRequest& request) {
-  std::string_view key = request.header("x-api-key").value_or("");
-  if (const auto authorization = request.header("authorization")) {
-    key = *authorization;
-    if (const size_t space = key.rfind(' '); space != std::string_view::npos) key.remove_prefix(space + 1);
-  }
-  return key.empty() ? "" : cat("key-", std::hash<std::string_view>()(key));
 }
 
 }  // namespace tandem

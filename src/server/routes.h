@@ -16,7 +16,8 @@ namespace tandem {
 struct RouteCall {
   std::shared_ptr<const ApiContext> context;
   std::shared_ptr<HttpExchange> exchange;
-  std::string tail;  // of the path, where the route ends with a name
+  std::string owner;  // who asks, by API key (api_keys.h); "" when no key is needed
+  std::string tail;   // of the path, where the route ends with a name
 
   void respond(std::string json) const;
   void respond(const ApiError& error) const;
@@ -25,9 +26,6 @@ struct RouteCall {
 // The body as a JSON object of which `model`, when stated, is served here; else the refusal was sent. `model` becomes
 // the name to answer with.
 std::optional<JsonValue> read_body(const RouteCall& call, std::string& model);
-
-// Who sent the request, as the cache distinguishes owners: told by the API key, which it does not contain.
-std::string owner_of(const HttpRequest& request);
 
 void chat_completions(RouteCall call);
 void completions(RouteCall call);

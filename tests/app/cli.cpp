@@ -50,7 +50,7 @@ int wait_for(pid_t child) {
 }
 
 CliResult run_program(const std::string& program, const std::vector<std::string>& args, const CliOptions& options) {
-  const TempDir scratch;
+  const TempFolder scratch;
   std::vector<std::string> words = {program};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -97,34 +97,12 @@ void expect_refused(const CliResult& result, int exit_code, const std::vector<st
   }
 }
 
-TempDir::TempDir() {
-  std::string pattern = (fs::temp_directory_path() / "tandem_app_test_XXXXXX").string();
-  const char* made = ::mkdtemp(pattern.data());
-  if (made == nullptr) {
-    std::perror("mkdtemp");
-    std::abort();
-  }
-  root_ = made;
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
-}
-
-std::string TempDir::path(std::string_view name) const { return name.empty() ? root_ : cat(root_, "/", name); }
-
-std::string TempDir::write(std::string_view name, std::string_view text) const {
-  std::ofstream(path(name), std::ios::binary) << text;
-  return path(name);
-}
-
 std::string config_path(std::string_view name) { return cat(TANDEM_CONFIGS_DIR, "/", name); }
 
 std::string golden_model(std::string_view name) { return data_path(cat("golden/", name)); }
 
 const std::string& demo_model() {
-  static const TempDir dir;
+  static const TempFolder dir;
   static const std::string model = [] {
     std::string folder = dir.path("demo");
     const CliResult made = run_cli({"init", config_path("demo.json"), "--output", folder, "--seed", "1"});

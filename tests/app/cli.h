@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "support/temp_folder.h"
+
 namespace tandem::test {
 
 struct CliOptions {
@@ -28,20 +30,6 @@ bool has_trainer();
 
 // Exit code, nothing on stdout, one of our own messages on stderr that contains every one of `words`.
 void expect_refused(const CliResult& result, int exit_code, const std::vector<std::string_view>& words);
-
-// A folder of its own, removed with everything in it.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string path(std::string_view name = "") const;
-  std::string write(std::string_view name, std::string_view text) const;  // the file's path
-
- private:
-  std::string root_;
-};
 
 std::string config_path(std::string_view name);   // below configs/
 std::string golden_model(std::string_view name);  // below tests/data/golden

@@ -19,7 +19,7 @@ using Ids = std::vector<int32_t>;
 const char* const kCommands[] = {"run", "score", "tokenize", "inspect", "init", "bench"};
 
 // A complete, cheap command line of each command; files go to `dir`.
-std::vector<std::vector<std::string>> small_runs(const TempDir& dir) {
+std::vector<std::vector<std::string>> small_runs(const TempFolder& dir) {
   const std::string model = golden_model("k3-tiny");
   const std::string input = dir.write("in.json", R"({"prompts":[{"id":"a","tokens":[1,2]}]})");
   return {{"run", model, "--tokens", "1", "--max-tokens", "2"},
@@ -54,7 +54,7 @@ TEST(CommandLine, HelpHasAnExampleAndTheCommonFlags) {
 TEST(CommandLine, UnknownWordsAreUsageErrors) {
   expect_refused(run_cli({"rum"}), 2, {"\"rum\"", "run, score, tokenize, inspect, init, bench"});
   EXPECT_EQ(run_cli({}).exit_code, 2);
-  const TempDir dir;
+  const TempFolder dir;
   for (std::vector<std::string> args : small_runs(dir)) {
     SCOPED_TRACE(args.front());
     args.emplace_back("--no-such-flag");
@@ -67,7 +67,7 @@ TEST(CommandLine, UnknownWordsAreUsageErrors) {
 
 TEST(CommandLine, ResultsThatCannotBePrintedAreFailures) {
   for (const bool json : {false, true}) {
-    const TempDir dir;
+    const TempFolder dir;
     for (std::vector<std::string> args : small_runs(dir)) {
       SCOPED_TRACE(cat(args.front(), json ? " --json" : ""));
       if (json) args.emplace_back("--json");
@@ -79,7 +79,7 @@ TEST(CommandLine, ResultsThatCannotBePrintedAreFailures) {
 }
 
 TEST(CommandLine, JsonIsAllThatJsonPrints) {
-  const TempDir dir;
+  const TempFolder dir;
   for (std::vector<std::string> args : small_runs(dir)) {
     SCOPED_TRACE(args.front());
     args.emplace_back("--json");
@@ -123,7 +123,7 @@ TEST(TokenizeCommand, ControlNamesOnlyWhenAskedFor) {
 
 TEST(TokenizeCommand, BareChatIsTheLowLevelEncoder) {
   const Json fixture = Json::parse(read_text(data_path("fixtures/chat/k3_render_golden.json")));
-  const TempDir dir;
+  const TempFolder dir;
   int compared = 0;
   for (const Json& test_case : fixture["cases"]) {
     if (++compared > 8) break;
@@ -137,7 +137,7 @@ TEST(TokenizeCommand, BareChatIsTheLowLevelEncoder) {
 
 // The API's defaults: thinking on at effort max. A body that states both is rendered the same.
 TEST(TokenizeCommand, ChatAddsTheDefaultsOfTheApi) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string body = R"({"model":"m","messages":[{"role":"user","content":"Hi"}]})";
   const std::string file = dir.write("request.json", body);
   const Json chat = parse_object(run_cli({"tokenize", demo_model(), "--chat", file, "--json"}));
@@ -152,7 +152,7 @@ TEST(TokenizeCommand, ChatAddsTheDefaultsOfTheApi) {
 }
 
 TEST(TokenizeCommand, Refusals) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string model = demo_model();
   expect_refused(run_cli({"tokenize", model, "--chat", dir.path()}), 1, {dir.path()});
   expect_refused(run_cli({"tokenize", model, "--chat", dir.path("none.json")}), 1, {"none.json"});
@@ -190,7 +190,7 @@ TEST(InspectCommand, StatesShapesLayersAndBytes) {
 }
 
 TEST(InspectCommand, NamesAMissingShard) {
-  const TempDir dir;
+  const TempFolder dir;
   link_model(golden_model("k3-tiny"), dir.path("model"), {"model-00002-of-00002.safetensors"});
   const CliResult result = run_cli({"inspect", dir.path("model")});
   EXPECT_EQ(result.exit_code, 1);
@@ -199,7 +199,7 @@ TEST(InspectCommand, NamesAMissingShard) {
 }
 
 TEST(InspectCommand, NamesTheWrongFamily) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string config = dir.write("config.json", R"({"architectures":["LlamaForCausalLM"],"hidden_size":8})");
   expect_refused(run_cli({"inspect", config}), 1, {"LlamaForCausalLM", "KimiK3ForConditionalGeneration"});
 }

@@ -20,7 +20,7 @@ bool is_empty_folder(const std::string& path) { return fs::directory_iterator(pa
 std::string small_config() { return golden_model("kimi-linear-tiny") + "/config.json"; }
 
 TEST(InitCommand, WritesAModelThatRuns) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult made = run_cli(
       {"init", small_config(), "--output", dir.path("model"), "--seed", "5", "--shard-size", "300KB", "--json"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
@@ -38,7 +38,7 @@ TEST(InitCommand, WritesAModelThatRuns) {
 }
 
 TEST(InitCommand, SameSeedSameFiles) {
-  const TempDir dir;
+  const TempFolder dir;
   for (const auto& [name, seed] : {std::pair("a", "7"), std::pair("b", "7"), std::pair("c", "8")}) {
     const CliResult made = run_cli({"init", small_config(), "--output", dir.path(name), "--seed", seed, "--threads",
                                     name == std::string("b") ? "1" : "2"});
@@ -50,7 +50,7 @@ TEST(InitCommand, SameSeedSameFiles) {
 }
 
 TEST(InitCommand, RefusesAFolderInUse) {
-  const TempDir dir;
+  const TempFolder dir;
   dir.write("notes.txt", "keep me");
   expect_refused(run_cli({"init", small_config(), "--output", dir.path()}), 1,
                  {dir.path(), "empty folder", "notes.txt"});
@@ -59,7 +59,7 @@ TEST(InitCommand, RefusesAFolderInUse) {
 }
 
 TEST(InitCommand, Refusals) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string output = dir.path("model");
   expect_refused(run_cli({"init", dir.path("none.json"), "--output", output}), 1, {"none.json"});
   expect_refused(run_cli({"init", dir.path(), "--output", output}), 1, {dir.path()});
@@ -73,7 +73,7 @@ TEST(InitCommand, TooSmallAVocabularyHasNoTokenizer) {
   Json config = Json::parse(read_text(small_config()));
   config["vocab_size"] = 200;
   for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) config[id] = 1;
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult made =
       run_cli({"init", dir.write("config.json", config.dump()), "--output", dir.path("model"), "--json"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
@@ -84,7 +84,7 @@ TEST(InitCommand, TooSmallAVocabularyHasNoTokenizer) {
 }
 
 TEST(InitCommand, TheRealShapeAsHeaders) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult made = run_cli({"init", config_path("k3.json"), "--output", dir.path("k3"), "--headers-only"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const CliResult inspected = run_cli({"inspect", dir.path("k3"), "--json"});
@@ -100,7 +100,7 @@ TEST(InitCommand, TheRealShapeAsHeaders) {
 }
 
 TEST(InitCommand, AnInterruptLeavesNothing) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult result =
       run_cli({"init", config_path("k3-mini.json"), "--output", dir.path("model")}, {.interrupt_after_ms = 300});
   EXPECT_NE(result.exit_code, 0);
@@ -109,7 +109,7 @@ TEST(InitCommand, AnInterruptLeavesNothing) {
 }
 
 TEST(InitCommand, AFullDiskLeavesNothing) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult result =
       run_cli({"init", small_config(), "--output", dir.path("model")}, {.file_size_limit = 100'000});
   expect_refused(result, 1, {"model"});

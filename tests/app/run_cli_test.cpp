@@ -153,7 +153,7 @@ TEST(RunCommand, DefaultsComeFromGenerationConfig) {
     ++stop;  // the first place where this token appears
   }
   ASSERT_LT(stop + 4, greedy.size());
-  const TempDir dir;
+  const TempFolder dir;
   link_model(golden_model("k3-tiny"), dir.path("model"), {});
   dir.write("model/generation_config.json", cat(R"({"temperature": 0, "eos_token_id": [)", greedy[stop], "]}"));
   const std::string prompt = token_list(golden["p37.ids"].i32);
@@ -199,7 +199,7 @@ TEST(RunCommand, ChatWithoutControlNamesNamesThem) {
   }
   ASSERT_EQ(kept.size() + 2, tokenizer["added_tokens_decoder"].size());
   tokenizer["added_tokens_decoder"] = kept;
-  const TempDir dir;
+  const TempFolder dir;
   link_model(demo_model(), dir.path("model"), {"tokenizer_config.json"});
   dir.write("model/tokenizer_config.json", tokenizer.dump());
   expect_refused(run_cli({"run", dir.path("model"), "Hi", "--chat"}), 1, {"<|open|>", "<|sep|>"});

@@ -68,7 +68,7 @@ const char* const kPrompts = R"({"prompts":[{"id":"a","tokens":[1,2,3,4,5,6,7]},
 TEST(ScoreCommand, WritesEveryTensorAskedFor) {
   for (const Widths& widths : kModels) {
     SCOPED_TRACE(widths.model);
-    const TempDir dir;
+    const TempFolder dir;
     const CliResult result =
         run_cli({"score", golden_model(widths.model), "--input", dir.write("in.json", kPrompts), "--output",
                  dir.path("out.safetensors"), "--hidden", "--state", "--router", "--json"});
@@ -87,7 +87,7 @@ TEST(ScoreCommand, WritesEveryTensorAskedFor) {
 }
 
 TEST(ScoreCommand, WritesLogitsOnlyByDefault) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult result = run_cli({"score", golden_model("k3-tiny"), "--input", dir.write("in.json", kPrompts),
                                     "--output", dir.path("out.safetensors")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -99,7 +99,7 @@ TEST(ScoreCommand, WritesLogitsOnlyByDefault) {
 TEST(ScoreCommand, EveryWayOfCuttingTheWorkAgrees) {
   for (const Widths& widths : kModels) {
     const Golden golden = Golden::load(cat("golden/", widths.model, "/expected.safetensors"));
-    const TempDir dir;
+    const TempFolder dir;
     const std::string prompt = cat(R"({"prompts":[{"id":"other","tokens":[4,4,2]},{"id":"p37","tokens":[)",
                                    token_list(golden["p37.ids"].i32), "]}]}");
     const std::string input = dir.write("in.json", prompt);
@@ -120,7 +120,7 @@ TEST(ScoreCommand, EveryWayOfCuttingTheWorkAgrees) {
 
 // A token without a successor predicts nothing: the perplexity is no number, and says so.
 TEST(ScoreCommand, OneTokenHasNoPerplexity) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string input = dir.write("in.json", R"({"prompts":[{"id":"a","tokens":[3]}]})");
   const std::vector<std::string> args = {"score",    golden_model("k3-tiny"),    "--input", input,
                                          "--output", dir.path("out.safetensors")};
@@ -136,7 +136,7 @@ TEST(ScoreCommand, OneTokenHasNoPerplexity) {
 }
 
 TEST(ScoreCommand, RefusesBadInputFiles) {
-  const TempDir dir;
+  const TempFolder dir;
   const auto refused = [&](const std::string& text, std::vector<std::string_view> words) {
     SCOPED_TRACE(text);
     expect_refused(run_cli({"score", golden_model("k3-tiny"), "--input", dir.write("in.json", text), "--output",
@@ -158,7 +158,7 @@ TEST(ScoreCommand, RefusesBadInputFiles) {
 }
 
 TEST(ScoreCommand, RefusesOutputsThatAreNoFiles) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string input = dir.write("in.json", kPrompts);
   fs::create_directory(dir.path("folder"));
   ASSERT_EQ(::mkfifo(dir.path("pipe").c_str(), 0600), 0);
@@ -176,7 +176,7 @@ TEST(ScoreCommand, RefusesOutputsThatAreNoFiles) {
 }
 
 TEST(ScoreCommand, AFullDiskLeavesNothing) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult result = run_cli({"score", golden_model("k3-tiny"), "--input", dir.write("in.json", kPrompts),
                                     "--output", dir.path("out.safetensors")},
                                    {.file_size_limit = 4096});

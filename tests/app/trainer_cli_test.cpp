@@ -28,7 +28,7 @@ class TrainerCommand : public ::testing::Test {
 
 // A random model with a toy tokenizer, small enough to write replies with; made once a process.
 const std::string& small_model() {
-  static const TempDir dir;
+  static const TempFolder dir;
   static const std::string model = [] {
     Json config = Json::parse(read_text(config_path("demo.json")));
     Json& text = config["text_config"];
@@ -65,7 +65,7 @@ TEST_F(TrainerCommand, WrongUsageIsExitCode2) {
 }
 
 TEST_F(TrainerCommand, EvalRefusesWhatIsNotThere) {
-  const TempDir dir;
+  const TempFolder dir;
   const std::string recipe = dir.write("eval.json", R"({"families": {"copy": 1}})");
   expect_refused(run_trainer({"eval", "/no/such/model", "--recipe", recipe}), 1, {"/no/such/model"});
   expect_refused(run_trainer({"eval", small_model(), "--recipe", dir.write("bad.json", R"({"familys": {}})")}), 1,
@@ -78,7 +78,7 @@ TEST_F(TrainerCommand, EvalRefusesWhatIsNotThere) {
 
 // A random model knows nothing, and that is a result. The table, --json and --output say the same.
 TEST_F(TrainerCommand, EvalOfARandomModel) {
-  const TempDir dir;
+  const TempFolder dir;
   dir.write("text.txt", std::string(3, ' ') + "It was a bright cold day in spring, and the old clock struck nine.\n");
   const std::string recipe = dir.write("eval.json", R"({"prose": {"files": ["*.txt"]}, "law_tokens": 30,
       "recall": {"64": 2}, "families": {"arithmetic": 2, "tool_call": 2}})");
@@ -106,7 +106,7 @@ TEST_F(TrainerCommand, EvalOfARandomModel) {
 }
 
 TEST_F(TrainerCommand, PlotDrawsTheLog) {
-  const TempDir dir;
+  const TempFolder dir;
   fs::create_directories(dir.path("run"));
   std::string log;
   for (int i = 1; i <= 40; ++i) {
@@ -121,14 +121,14 @@ TEST_F(TrainerCommand, PlotDrawsTheLog) {
 }
 
 TEST_F(TrainerCommand, PlotRefusals) {
-  const TempDir dir;
+  const TempFolder dir;
   expect_refused(run_trainer({"plot", dir.path("none")}), 1, {"none/log.jsonl"});
   dir.write("log.jsonl", "{\"step\":1,\"loss\":2}\nnot JSON\n{\"step\":2,\"loss\":2}\n");
   expect_refused(run_trainer({"plot", dir.path()}), 1, {"log.jsonl line 2"});
 }
 
 // A run of three steps on tokens that count up, in dir/run.
-CliResult pretrain(const TempDir& dir) {
+CliResult pretrain(const TempFolder& dir) {
   TokenShardWriter writer = TokenShardWriter::create(dir.path("a.bin"), 1024, LossMask::kNone).value();
   for (int32_t d = 0; d < 30; ++d) {
     std::vector<TokenId> tokens;
@@ -153,7 +153,7 @@ CliResult pretrain(const TempDir& dir) {
 
 // Train, export, look at it, talk to it, measure it, draw it: what a user of the README does, in small.
 TEST_F(TrainerCommand, FromATrainingRunToAReply) {
-  const TempDir dir;
+  const TempFolder dir;
   const CliResult trained = pretrain(dir);
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const CliResult exported = run_trainer({"export", dir.path("run"), "--output", dir.path("model"), "--json"});

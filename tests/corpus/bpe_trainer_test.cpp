@@ -180,7 +180,7 @@ TEST(BpeTrainer, RanksAreTheBytesThenDistinctTokensMadeOfLowerOnes) {
 }
 
 TEST(BpeTrainer, TokenizerLoadsFromTheFilesAndRoundTrips) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const auto ranks = train(english(), {.num_ranks = 290});
   auto files = make_tokenizer_files(ranks);
   ASSERT_TRUE(files.is_ok());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
@@ -49,6 +50,14 @@ TEST(CorpusRecipe, ReadsWhatItSays) {
 
 TEST(CorpusRecipe, RefusesByName) {
   EXPECT_THAT(error_of("{"), HasSubstr("data.json: expected JSON"));
+  for (const char* name : {"../p", "a/b", ".p", ".."}) {
+    EXPECT_THAT(error_of(cat(R"({"sources":[{"package":")", name, R"(","license":"l","files":["*"]}]})")),
+                HasSubstr(cat("sources[0].package: expected a file name without '/'")));
+  }
+  EXPECT_THAT(error_of(R"({"sources":[{"package":"p","license":"l","files":["a"]},{"package":"q","license":"l",
+                           "files":["a"]},{"package":"p","license":"l","files":["b"]}]})"),
+              HasSubstr("sources: expected different names, found \"p\" twice"));
+  EXPECT_THAT(error_of(cat("{", kSources, R"(,"held_out_one_of":1e30})")), HasSubstr("held_out_one_of: expected"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(error_of("{}"), HasSubstr("sources: expected one or more"));
   EXPECT_THAT(error_of(cat("{", kSources, ",\"colour\":1}")), HasSubstr("colour: unknown key; known are sources"));
@@ -69,15 +78,15 @@ TEST(CorpusRecipe, RefusesByName) {
 class CorpusStages : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::filesystem::create_directories(input_.file("a/deep"));
-    write_bytes(input_.file("a/VERSION"), "1.2-3\nmore\n");
+    std::filesystem::create_directories(input_.path("a/deep"));
+    write_bytes(input_.path("a/VERSION"), "1.2-3\nmore\n");
     for (int i = 0; i < 40; ++i) {
       write_bytes(
-          input_.file(cat("a/deep/", i, ".txt")),
+          input_.path(cat("a/deep/", i, ".txt")),
           cat("Text number ", i, " has a first paragraph of words that say little, but are enough.\n\nAnd a second ",
               "paragraph of text ", i, " follows it, so that a gap can be filled with something.\n"));
     }
-    write_bytes(input_.file("a/other.bin"), "no");
+    write_bytes(input_.path("a/other.bin"), "no");
     auto parsed = parse_corpus_recipe(
         R"({"sources":[{"package":"a","version_file":"a/VERSION","license":"CC0-1.0","files":["a/*.txt"]}],
             "clean":{"min_document_bytes":20},"held_out_one_of":4,"chat_sample":{"examples":30},"prose_shard_tokens":1500,
@@ -91,7 +100,7 @@ class CorpusStages : public ::testing::Test {
 
   static void ignore(const std::string&) {}
 
-  TemporaryFolder input_, output_;
+  TempFolder input_, output_;
   CorpusRecipe recipe_;
 };
 
@@ -107,8 +116,8 @@ TEST_F(CorpusStages, TextsAreSplitByTheirBytesAndListedInTheManifest) {
   const auto counts = build_texts(recipe_, input_.path(), output_.path(), ignore);
   ASSERT_TRUE(counts.is_ok()) << counts.status().message();
   EXPECT_EQ(counts.value().train_documents + counts.value().held_out_documents, 40);
-  const auto train = read_text_documents(output_.file("texts/a.txt")).value();
-  const auto held_out = read_text_documents(output_.file("held-out-documents/a.txt")).value();
+  const auto train = read_text_documents(output_.path("texts/a.txt")).value();
+  const auto held_out = read_text_documents(output_.path("held-out-documents/a.txt")).value();
   EXPECT_EQ(static_cast<int64_t>(train.size()), counts.value().train_documents);
   for (const std::string& text : train) EXPECT_FALSE(is_held_out(text, 4));
   std::string joined;
@@ -117,24 +126,24 @@ TEST_F(CorpusStages, TextsAreSplitByTheirBytesAndListedInTheManifest) {
     joined += cat(joined.empty() ? "" : "\n", text);
   }
   EXPECT_FALSE(held_out.empty());
-  EXPECT_EQ(read_bytes(output_.file("held-out/a.txt")), joined);
-  const auto manifest = nlohmann::json::parse(read_bytes(output_.file("manifest.json")));
+  EXPECT_EQ(read_bytes(output_.path("held-out/a.txt")), joined);
+  const auto manifest = nlohmann::json::parse(read_bytes(output_.path("manifest.json")));
   EXPECT_EQ(manifest["sources"][0]["version"], "1.2-3");
   EXPECT_EQ(manifest["sources"][0]["documents_out"], 40);
-  EXPECT_GT(read_text_documents(output_.file("texts/chat-sample.txt")).value().size(), 30u);
+  EXPECT_GT(read_text_documents(output_.path("texts/chat-sample.txt")).value().size(), 30u);
 }
 
 TEST_F(CorpusStages, ShardsAreTheSameWhateverTheNumberOfThreads) {
   ASSERT_TRUE(build_texts(recipe_, input_.path(), output_.path(), ignore).is_ok());
-  const Tokenizer tokenizer = small_tokenizer(output_.file("texts/chat-sample.txt"));
+  const Tokenizer tokenizer = small_tokenizer(output_.path("texts/chat-sample.txt"));
   const auto one = build_shards(recipe_, output_.path(), tokenizer, 1, ignore);
   ASSERT_TRUE(one.is_ok()) << one.status().message();
   std::map<std::string, std::string> bytes;
-  for (const auto& entry : std::filesystem::directory_iterator(output_.file("shards"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(output_.path("shards"))) {
     bytes[entry.path().filename().string()] = read_bytes(entry.path().string());
   }
   ASSERT_TRUE(build_shards(recipe_, output_.path(), tokenizer, 3, ignore).is_ok());
-  for (const auto& [name, before] : bytes) EXPECT_EQ(read_bytes(output_.file("shards/" + name)), before) << name;
+  for (const auto& [name, before] : bytes) EXPECT_EQ(read_bytes(output_.path("shards/" + name)), before) << name;
   ASSERT_EQ(one.value().size(), 5u);
   const ShardSetCounts& prose = one.value()[0];
   EXPECT_EQ(prose.tokens, prose.trained_tokens);
@@ -143,7 +152,7 @@ TEST_F(CorpusStages, ShardsAreTheSameWhateverTheNumberOfThreads) {
     int64_t tokens = 0;
     int64_t trained = 0;
     for (int64_t i = 0; i < set.shards; ++i) {
-      const auto shard = TokenShard::open(output_.file(cat("shards/", set.name, "-", i, ".bin")));
+      const auto shard = TokenShard::open(output_.path(cat("shards/", set.name, "-", i, ".bin")));
       ASSERT_TRUE(shard.is_ok()) << shard.status().message();
       tokens += static_cast<int64_t>(shard.value().num_tokens());
       for (uint64_t t = 0; t < shard.value().num_tokens(); ++t) trained += shard.value().is_trained(t);
@@ -171,7 +180,7 @@ TEST_F(CorpusStages, FaultsNameWhatIsMissing) {
   const auto missing = build_texts(recipe_, input_.path(), output_.path(), ignore);
   ASSERT_FALSE(missing.is_ok());
   EXPECT_THAT(missing.status().message(), HasSubstr("a: expected files below"));
-  const auto nowhere = build_texts(recipe_, input_.file("none"), output_.path(), ignore);
+  const auto nowhere = build_texts(recipe_, input_.path("none"), output_.path(), ignore);
   EXPECT_FALSE(nowhere.is_ok());
 }
 

@@ -32,7 +32,7 @@ class PackedSequencesTest : public ::testing::Test {
       const size_t first = part == 0 ? 0 : half;
       const size_t last = part == 0 ? half : sizes.size();
       if (first == last) continue;
-      paths.push_back(folder_.file(cat("part", part)));
+      paths.push_back(folder_.path(cat("part", part)));
       auto writer = TokenShardWriter::create(paths.back(), kVocab, mask);
       ASSERT_TRUE(writer.is_ok());
       for (size_t d = first; d < last; ++d) {
@@ -79,7 +79,7 @@ class PackedSequencesTest : public ::testing::Test {
     }
   }
 
-  TemporaryFolder folder_;
+  TempFolder folder_;
   std::optional<TokenDataset> dataset_;
   std::vector<int> document_of_;  // by token
 };
@@ -139,10 +139,10 @@ TEST_F(PackedSequencesTest, RefusesWhatCannotBePacked) {
   EXPECT_THAT(PackedSequences::create(*dataset_, 8, PackMode::kWholeDocuments, kPad).status().message(),
               HasSubstr("all 2 are longer"));
   EXPECT_FALSE(TokenDataset::open({}).is_ok());
-  auto other = TokenShardWriter::create(folder_.file("other"), kVocab + 1, LossMask::kNone);
+  auto other = TokenShardWriter::create(folder_.path("other"), kVocab + 1, LossMask::kNone);
   ASSERT_TRUE(other.value().add_document(std::vector<TokenId>{TokenId(1)}).is_ok());
   ASSERT_TRUE(other.value().finish().is_ok());
-  const std::vector<std::string> paths = {folder_.file("part0"), folder_.file("other")};
+  const std::vector<std::string> paths = {folder_.path("part0"), folder_.path("other")};
   EXPECT_THAT(TokenDataset::open(paths).status().message(), HasSubstr("other: expected the vocabulary size of"));
 }
 

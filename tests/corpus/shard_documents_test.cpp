@@ -22,10 +22,10 @@ Tokenizer byte_tokenizer() {
 
 // From conversations to targets: what the trainer sees is what the mask says, and nothing of a prompt.
 TEST(ShardDocuments, ChatsAndTextsReachTheTargets) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const Tokenizer tokenizer = byte_tokenizer();
   const ChatGenerator chats({.seed = 4, .max_gap_tokens = 64, .prose = {}, .tokenizer = &tokenizer});
-  const std::string path = folder.file("mixed.shard");
+  const std::string path = folder.path("mixed.shard");
   auto writer = TokenShardWriter::create(path, tokenizer.vocab_size(), LossMask::kPerToken);
   ASSERT_TRUE(writer.is_ok());
   std::vector<ChatTokens> expected;
@@ -58,10 +58,10 @@ TEST(ShardDocuments, ChatsAndTextsReachTheTargets) {
 }
 
 TEST(ShardDocuments, RefusesATokenizerWithoutAnEnd) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const auto files = make_tokenizer_files(BpeTrainer().train({.num_ranks = 256}).value()).value();
   const Tokenizer plain = Tokenizer::from_memory(files.rank_file, R"({"added_tokens_decoder":{}})", 512).value();
-  auto writer = TokenShardWriter::create(folder.file("x"), 512, LossMask::kPerToken);
+  auto writer = TokenShardWriter::create(folder.path("x"), 512, LossMask::kPerToken);
   EXPECT_THAT(add_text_document(writer.value(), plain, "x").message(), HasSubstr("[EOS]"));
   const ChatExample example = ChatGenerator({}).example(ChatFamily::kCopy, ChatSplit::kTrain, 0);
   EXPECT_EQ(add_chat_document(writer.value(), plain, example).code(), StatusCode::kUnsupported);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "corpus/corpus_support.h"
 #include "corpus/token_shard_writer.h"
@@ -57,12 +58,12 @@ TEST(StreamHash, AnyCutGivesTheSameValue) {
 }
 
 TEST(TokenShard, GivesBackWhatWasWritten) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   for (const int64_t vocab_size : {int64_t{300}, int64_t{65536}, int64_t{65537}, int64_t{163840}}) {
     for (const bool with_mask : {false, true}) {
       SCOPED_TRACE(vocab_size);
       const auto documents = random_documents(7, 101, vocab_size, with_mask);
-      const std::string path = folder.file("a.shard");
+      const std::string path = folder.path("a.shard");
       write_shard(path, documents, vocab_size, with_mask ? LossMask::kPerToken : LossMask::kNone);
       auto opened = TokenShard::open(path);
       ASSERT_TRUE(opened.is_ok()) << opened.status().message();
@@ -86,20 +87,20 @@ TEST(TokenShard, GivesBackWhatWasWritten) {
 }
 
 TEST(TokenShard, SameDocumentsGiveTheSameBytes) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const auto documents = random_documents(3, 50, 1000, true);
-  write_shard(folder.file("a"), documents, 1000, LossMask::kPerToken);
-  write_shard(folder.file("b"), documents, 1000, LossMask::kPerToken);
-  EXPECT_EQ(read_bytes(folder.file("a")), read_bytes(folder.file("b")));
+  write_shard(folder.path("a"), documents, 1000, LossMask::kPerToken);
+  write_shard(folder.path("b"), documents, 1000, LossMask::kPerToken);
+  EXPECT_EQ(read_bytes(folder.path("a")), read_bytes(folder.path("b")));
 }
 
 // Every byte of a small shard decides something or must be zero: changing any is noticed and the file is named.
 TEST(TokenShard, RefusesEveryChangedByteAndEveryCut) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("good");
+  const TempFolder folder;
+  const std::string path = folder.path("good");
   write_shard(path, random_documents(5, 9, 500, true), 500, LossMask::kPerToken);
   const std::string good = read_bytes(path);
-  const std::string bad_path = folder.file("damaged.shard");
+  const std::string bad_path = folder.path("damaged.shard");
   for (size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
     bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
@@ -115,13 +116,13 @@ TEST(TokenShard, RefusesEveryChangedByteAndEveryCut) {
     ASSERT_FALSE(opened.is_ok()) << "cut at " << size;
     EXPECT_THAT(opened.status().message(), HasSubstr("damaged.shard"));
   }
-  EXPECT_EQ(TokenShard::open(folder.file("absent")).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(TokenShard::open(folder.path("absent")).status().code(), StatusCode::kNotFound);
 }
 
 // A file whose hashes are right and whose contents are wrong, as another program may write it.
 TEST(TokenShard, RefusesWrongContentsUnderRightHashes) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("forged.shard");
+  const TempFolder folder;
+  const std::string path = folder.path("forged.shard");
   write_shard(path, random_documents(5, 9, 500, false), 500, LossMask::kNone);
   const std::string good = read_bytes(path);
   TokenShardHeader header;
@@ -152,8 +153,8 @@ TEST(TokenShard, RefusesWrongContentsUnderRightHashes) {
 }
 
 TEST(TokenShardWriter, RefusesBadDocumentsAndLeavesNothingUnfinished) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("x.shard");
+  const TempFolder folder;
+  const std::string path = folder.path("x.shard");
   const std::vector<TokenId> good = {TokenId(1), TokenId(2)};
   const std::vector<TokenId> outside = {TokenId(1), TokenId(10)};
   const std::vector<TokenId> negative = {TokenId(-1)};
@@ -171,7 +172,7 @@ TEST(TokenShardWriter, RefusesBadDocumentsAndLeavesNothingUnfinished) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   EXPECT_FALSE(TokenShardWriter::create(path, 0, LossMask::kNone).is_ok());
-  EXPECT_FALSE(TokenShardWriter::create(folder.file("no/such/folder"), 10, LossMask::kNone).is_ok());
+  EXPECT_FALSE(TokenShardWriter::create(folder.path("no/such/folder"), 10, LossMask::kNone).is_ok());
 }
 
 }  // namespace

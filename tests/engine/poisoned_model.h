@@ -1,9 +1,6 @@
 // tests/engine/poisoned_model.h: a copy of a golden model in which the embedding of one token is not a number.
 #pragma once
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +10,7 @@
 #include "base/cat.h"
 #include "base/check.h"
 #include "support/golden.h"
+#include "support/temp_folder.h"
 
 namespace tandem::test {
 
@@ -20,23 +18,13 @@ class PoisonedModel {
  public:
   // `model` below tests/data/golden, its embedding in BF16.
   PoisonedModel(const std::string& model, int32_t token) {
-    namespace fs = std::filesystem;
-    std::string pattern = (fs::temp_directory_path() / "tandem_poisoned_XXXXXX").string();
-    TANDEM_CHECK(::mkdtemp(pattern.data()) != nullptr, "no temporary folder");
-    dir_ = pattern;
-    fs::copy(data_path(cat("golden/", model)), dir_);
+    std::filesystem::copy(data_path(cat("golden/", model)), dir_);
     const auto index = nlohmann::json::parse(read_text(dir_ + "/model.safetensors.index.json"));
     for (const auto& [name, shard] : index["weight_map"].items()) {
       if (name.ends_with("embed_tokens.weight")) poison(dir_ + "/" + shard.get<std::string>(), name, token);
     }
     TANDEM_CHECK(poisoned_, "the model has no embedding");
   }
-  ~PoisonedModel() {
-    std::error_code ignored;
-    std::filesystem::remove_all(dir_, ignored);
-  }
-  PoisonedModel(const PoisonedModel&) = delete;
-  PoisonedModel& operator=(const PoisonedModel&) = delete;
 
   const std::string& dir() const { return dir_; }
 
@@ -54,7 +42,8 @@ class PoisonedModel {
     poisoned_ = true;
   }
 
-  std::string dir_;
+  TempFolder folder_;
+  std::string dir_ = folder_.path();
   bool poisoned_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "base/cat.h"
 #include "evaluate/child_process.h"
 #include "evaluate/small_model.h"
 #include "evaluate/training_curves.h"
@@ -42,7 +43,7 @@ TEST(EvalRecipe, Reads) {
   EXPECT_EQ(names_of(recipe),
             "greeting=2 arithmetic=3 recall@16=3 recall@200=2 multi_turn=1 reading=1 tool_call=2 tool_answer=1 "
             "unknown_tool=1 json=2 ");
-  EXPECT_TRUE(parse_eval_recipe("{}", "r.json", "").value().chats.empty());
+  EXPECT_TRUE(parse_eval_recipe(R"({"law_tokens": 1})", "r.json", "").value().chats.empty());
 }
 
 TEST(EvalRecipe, RefusalsNameTheKey) {
@@ -54,6 +55,7 @@ TEST(EvalRecipe, RefusalsNameTheKey) {
   };
   EXPECT_THAT(message("[]"), HasSubstr("expected an object"));
   EXPECT_THAT(message("{"), HasSubstr("r.json"));
+  EXPECT_THAT(message(R"({"families": {"copy": 0}})"), HasSubstr("expected something to measure"));
   EXPECT_THAT(message(R"({"sed": 1})"), HasSubstr("sed: unknown key"));
   EXPECT_THAT(message(R"({"seed": -1})"), HasSubstr("seed: expected an integer"));
   EXPECT_THAT(message(R"({"batch": 1.5})"), HasSubstr("batch"));
@@ -163,6 +165,13 @@ TEST_F(WholeEvaluation, SaysWhichProseIsMissing) {
   EXPECT_THAT(report.prose->reason, HasSubstr("nothing/*.txt"));
   EXPECT_THAT(eval_report_text(report), HasSubstr("prose: not measured: no file matches"));
   EXPECT_EQ(report.law->positions, 20);  // on a conversation then
+}
+
+TEST_F(WholeEvaluation, RefusesAnEmptyText) {
+  std::ofstream(folder_ + "/empty.txt").flush();
+  recipe_ = parse_eval_recipe(R"({"prose": {"files": ["empty.txt"]}})", "r.json", folder_).value();
+  const auto report = evaluate(SmallModel::get().engine(), recipe_, {}, [](const EvalProgress&) {});
+  EXPECT_THAT(report.status().message(), HasSubstr("empty.txt: expected a held-out text, found an empty file"));
 }
 
 constexpr std::string_view kLog =

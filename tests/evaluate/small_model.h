@@ -2,17 +2,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/cat.h"
 #include "base/thread_pool.h"
 #include "engine/loaded_model.h"
 #include "support/golden.h"
+#include "support/temp_folder.h"
 #include "weights/random_init.h"
 
 namespace tandem::test {
@@ -25,12 +23,10 @@ class SmallModel {
   }
   LoadedModel& engine() { return *engine_; }
   const Tokenizer& tokenizer() { return *engine_->tokenizer().value(); }
-  std::string path(std::string_view name) const { return cat(root_, "/", name); }
+  std::string path(std::string_view name) const { return folder_.path(name); }
 
  private:
   SmallModel() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tandem_evaluate_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
     auto config = nlohmann::ordered_json::parse(read_text(data_path("golden/k3-tiny/config.json")));
     config.erase("vision_config");
     config["text_config"]["vocab_size"] = 1024;
@@ -46,13 +42,8 @@ class SmallModel {
     EXPECT_TRUE(engine.is_ok()) << engine.status().message();
     engine_ = std::move(engine).value();
   }
-  ~SmallModel() {
-    engine_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
 
-  std::string root_;
+  TempFolder folder_;  // outlives the model
   std::unique_ptr<LoadedModel> engine_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "base/cat.h"
@@ -154,8 +155,6 @@ SmallShape random_shape(uint64_t seed) {
 }
 
 RandomModel::RandomModel(const SmallShape& shape, uint64_t seed, ModelOptions options) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "tandem-model-XXXXXX").string();
-  dir_ = mkdtemp(pattern.data());
   ThreadPool pool(1);
   const auto report =
       init_random_checkpoint(shape.json(), "shape", dir_, {.seed = seed}, pool, [](uint64_t, uint64_t) {});
@@ -172,8 +171,6 @@ RandomModel::RandomModel(const SmallShape& shape, uint64_t seed, ModelOptions op
   weights_ = std::move(weights).value();
   model_ = std::make_unique<Model>(config_, weights_, options);
 }
-
-RandomModel::~RandomModel() { std::filesystem::remove_all(dir_); }
 
 std::vector<TokenId> random_tokens(int64_t count, int64_t vocab, uint64_t seed) {
   std::mt19937_64 random(seed);

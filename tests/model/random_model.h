@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "cache/sequence_cache.h"
 #include "model/forward.h"
 #include "support/compare.h"
+#include "support/temp_folder.h"
 #include "weights/checkpoint.h"
 #include "weights/model_weights.h"
 
@@ -49,9 +49,6 @@ SmallShape random_shape(uint64_t seed);
 class RandomModel {
  public:
   RandomModel(const SmallShape& shape, uint64_t seed, ModelOptions options = {});
-  ~RandomModel();
-  RandomModel(const RandomModel&) = delete;
-  RandomModel& operator=(const RandomModel&) = delete;
 
   const ModelConfig& config() const { return config_; }
   const Model& model() const { return *model_; }
@@ -62,7 +59,8 @@ class RandomModel {
   }
 
  private:
-  std::string dir_;
+  TempFolder folder_;
+  std::string dir_ = folder_.path();
   ModelConfig config_;
   std::unique_ptr<Checkpoint> checkpoint_;
   ModelWeights weights_;

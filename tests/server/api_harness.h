@@ -18,7 +18,7 @@ namespace tandem::test {
 inline const ordered_json kHello = {{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
 
 inline ordered_json with(ordered_json body, const ordered_json& more) {
-  body.update(more);
+  if (!more.is_null()) body.update(more);
   return body;
 }
 

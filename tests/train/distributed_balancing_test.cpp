@@ -7,12 +7,13 @@
 
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/cat.h"
+#include "support/golden.h"
+#include "support/temp_folder.h"
 #include "train/distributed/gloo_group.h"
 #include "train/gradient_check.h"
 #include "train/modules/moe.h"
@@ -56,11 +57,6 @@ std::string bias_bytes(const std::vector<BiasHistogram>& layers) {
   return bytes;
 }
 
-std::string read_whole(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // What a child process does; a plain run has nothing to do here.
 TEST(DistributedBalancing, OneRank) {
   const char* rank_text = std::getenv(kRankVariable);
@@ -77,11 +73,10 @@ TEST(DistributedBalancing, OneRank) {
 }
 
 TEST(DistributedBalancing, TwoProcessesFindTheBiasOfOne) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / cat("tandem-gloo-", ::getpid());
-  std::filesystem::create_directory(folder);
+  const test::TempFolder folder;
   std::array<pid_t, 2> children{};
   for (size_t rank = 0; rank < children.size(); ++rank) {
-    std::vector<std::string> variables = {cat(kRankVariable, "=", rank), cat(kFolderVariable, "=", folder.string())};
+    std::vector<std::string> variables = {cat(kRankVariable, "=", rank), cat(kFolderVariable, "=", folder.path())};
     for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
     std::vector<char*> environment;
     for (std::string& variable : variables) environment.push_back(variable.data());
@@ -98,9 +93,8 @@ TEST(DistributedBalancing, TwoProcessesFindTheBiasOfOne) {
   }
   const std::string expected = bias_bytes(count_rows(0, kTokens));
   EXPECT_EQ(expected.size(), static_cast<size_t>(kLayers * kExperts) * sizeof(double));
-  EXPECT_EQ(read_whole(folder / "bias-0"), expected);
-  EXPECT_EQ(read_whole(folder / "bias-1"), expected);
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(test::read_text(folder.path("bias-0")), expected);
+  EXPECT_EQ(test::read_text(folder.path("bias-1")), expected);
 }
 
 TEST(DistributedBalancing, RefusesARankThatIsNotThere) {

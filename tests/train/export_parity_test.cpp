@@ -24,7 +24,7 @@ namespace tandem::train {
 namespace {
 
 using test::Json;
-using test::ScratchFolder;
+using test::TempFolder;
 
 constexpr float kLogitTolerance = 5e-4f;
 constexpr int64_t kLengths[] = {1, 37, 70, 129};  // documents around the chunk of 64
@@ -105,7 +105,7 @@ std::vector<Case> cases() {
 TEST(ExportParity, QatForwardIsTheEngineOnTheF32Trunk) {
   const c10::NoGradGuard no_grad;
   for (const Case& c : cases()) {
-    const ScratchFolder scratch;
+    const TempFolder scratch;
     const TrainModel model = test::random_model(c.config, 21);
     ExportOptions options = test::export_options(c.config, scratch.path("out"));
     options.format.trunk_f32 = true;
@@ -136,7 +136,7 @@ TEST(ExportParity, QatForwardWithMxfp8InputsIsTheEngineWithThem) {
   const c10::NoGradGuard no_grad;
   int num_cases = 0;
   for (const Case& c : cases()) {
-    const ScratchFolder scratch;
+    const TempFolder scratch;
     const TrainModel model = test::random_model(c.config, 25);
     if (!check_mxfp8_widths(model.config()).is_ok() || !model.config().declares_mxfp4) continue;
     ++num_cases;
@@ -161,7 +161,7 @@ TEST(ExportParity, QatForwardWithMxfp8InputsIsTheEngineWithThem) {
 TEST(ExportParity, ReloadedModelIsTheEngineOnTheReleasedTypes) {
   const c10::NoGradGuard no_grad;
   for (const Case& c : cases()) {
-    const ScratchFolder scratch;
+    const TempFolder scratch;
     const TrainModel model = test::random_model(c.config, 22);
     ASSERT_TRUE(export_model(model, test::export_options(c.config, scratch.path("out"))).is_ok());
     const Checkpoint checkpoint = Checkpoint::open(scratch.path("out")).value();
@@ -205,7 +205,7 @@ TEST(ExportParity, NanoIsTheEnginesNano) {
 // Greedy decoding by the engine's generator ≡ the trainer's argmax at every step of the same text.
 TEST(ExportParity, GeneratorFollowsTheTrainer) {
   const c10::NoGradGuard no_grad;
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const Json config = test::packed_k3();
   const TrainModel model = test::random_model(config, 23);
   ExportOptions options = test::export_options(config, scratch.path("out"));

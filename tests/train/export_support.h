@@ -3,38 +3,18 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/cat.h"
 #include "support/golden.h"
+#include "support/temp_folder.h"
 #include "train/export/export_model.h"
 
 namespace tandem::test {
 
 using Json = nlohmann::ordered_json;
-
-// A folder of its own, removed with everything in it.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tandem_export_XXXXXX").string();
-    root_ = ::mkdtemp(pattern.data());
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string path(std::string_view name) const { return cat(root_, "/", name); }
-
- private:
-  std::string root_;
-};
 
 // k3-tiny without vision, at widths that no tile divides; w2 of an expert has 40 columns and stays unpacked.
 inline Json odd_k3() {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -23,7 +24,7 @@ using test::Golden;
 using test::GoldenTensor;
 using test::Json;
 using test::random_model;
-using test::ScratchFolder;
+using test::TempFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -59,7 +60,7 @@ class Exported : public ::testing::TestWithParam<int> {
 // Every tensor: released name, type and shape; MXFP4 ≡ mxfp4_round(master), BF16 ≡ RNE(master), F32 ≡ master; zeros
 // behind A_log. The file holds nothing else.
 TEST_P(Exported, HoldsTheMastersBitForBit) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const TrainModel model = random_model(config(), 3);
   const Result<ExportReport> report = export_model(model, export_options(config(), scratch.path("out")));
   ASSERT_TRUE(report.is_ok()) << report.status().message();
@@ -102,7 +103,7 @@ TEST_P(Exported, HoldsTheMastersBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Exported, ::testing::Range(0, 4));
 
 TEST(Export, TrunkInF32IsTheMasters) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const Json config = test::packed_k3();
   const TrainModel model = random_model(config, 4);
   ExportOptions options = export_options(config, scratch.path("out"));
@@ -123,7 +124,7 @@ TEST(Export, TrunkInF32IsTheMasters) {
 
 // Loaded back, exported again: the same files. Shards and one file hold the same model.
 TEST(Export, ShardsAndASecondExportChangeNothing) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const Json config = test::packed_k3();
   const TrainModel model = random_model(config, 5);
   ASSERT_TRUE(export_model(model, export_options(config, scratch.path("one"))).is_ok());
@@ -145,7 +146,7 @@ TEST(Export, ShardsAndASecondExportChangeNothing) {
 }
 
 TEST(Export, OverwritingLeavesNoContradictingFile) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const Json config = test::odd_kimi_linear(false);
   const TrainModel model = random_model(config, 6);
   ExportOptions options = export_options(config, scratch.path("out"));
@@ -167,7 +168,7 @@ TEST(Export, OverwritingLeavesNoContradictingFile) {
 
 // A refusal names the tensor, and no file or folder is left.
 TEST(Export, RefusesWhatIsNotFinite) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const Json config = test::odd_k3();
   const std::pair<const char*, float> faults[] = {
       {"language_model.model.layers.0.self_attn.A_log", std::numeric_limits<float>::quiet_NaN()},
@@ -189,7 +190,7 @@ TEST(Export, RefusesWhatIsNotFinite) {
 }
 
 TEST(Export, RefusesAConfigurationOfAnotherModel) {
-  const ScratchFolder scratch;
+  const TempFolder scratch;
   const TrainModel model = random_model(test::odd_k3(), 8);
   Json other = test::odd_k3();
   other["text_config"]["v_head_dim"] = 12;

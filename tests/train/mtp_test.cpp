@@ -194,7 +194,7 @@ Json mtp_config() {
 // Every declared tensor under its released name; the engine computes what it computes without them.
 TEST(Mtp, ExportedAndNotRunByTheEngine) {
   const c10::NoGradGuard no_grad;
-  const test::ScratchFolder scratch;
+  const test::TempFolder scratch;
   const Json config = mtp_config();
   const TrainModel model = test::random_model(config, 31);
   ExportOptions options = test::export_options(config, scratch.path("out"));
@@ -237,7 +237,7 @@ TEST(Mtp, ExportedAndNotRunByTheEngine) {
 }
 
 TEST(Mtp, ACheckpointWithoutTheDeclaredLayerIsRefused) {
-  const test::ScratchFolder scratch;
+  const test::TempFolder scratch;
   const Json config = test::packed_k3();
   const TrainModel model = test::random_model(config, 31);
   ASSERT_TRUE(export_model(model, test::export_options(config, scratch.path("out"))).is_ok());

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "train/run_support.h"
@@ -79,6 +80,18 @@ TEST(TrainCli, ASignalEndsARunThatGoesOnLater) {
   EXPECT_EQ(summary["step"], saved.back() + 2);
   EXPECT_EQ(summary["finished"], false);
   EXPECT_TRUE(fs::exists(summary["checkpoint"].get<std::string>()));
+}
+
+// Whoever read the progress may go.
+TEST(TrainCli, AReaderThatLeavesEndsNoRun) {
+  const RunFolder folder;
+  const std::string command = cat("'", TANDEM_TRAIN_BINARY, "' pretrain '", folder.path("recipe.json"),
+                                  "' --set log_every_steps=1 --device cpu 2>&1 >'", folder.path("out.txt"),
+                                  "' | head -n 1 >'", folder.path("first.txt"), "'");
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_THAT(test::read_text(folder.path("first.txt")), HasSubstr("step 1/12"));
+  EXPECT_THAT(test::read_text(folder.path("out.txt")), HasSubstr("finished "));
+  EXPECT_EQ(list_checkpoints(folder.path("run")).back(), 12);
 }
 
 TEST(TrainCli, RefusesAndNames) {

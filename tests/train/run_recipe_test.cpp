@@ -156,5 +156,23 @@ TEST(Recipe, FineTuningHasDefaultsOfItsOwn) {
   EXPECT_FALSE(folder.recipe(RunKind::kSft, {"mxfp4_experts=false"}).mxfp4_experts);
 }
 
+// --overwrite would clear what the run begins with.
+TEST(Recipe, ARunHasAFolderOfItsOwn) {
+  const RunFolder folder;
+  json recipe = RunFolder::recipe_json();
+  recipe["init"] = {{"from", "base"}};
+  for (const char* name : {"base/config.json", "base/tiktoken.model", "base/tokenizer_config.json"}) {
+    folder.write(name, "{}");
+  }
+  folder.write_recipe(recipe);
+  for (const char* run : {"base", "base/", "./base/."}) {
+    const std::vector<std::string> overrides = {cat("run=", folder.path(run))};
+    const Status status = load_recipe(folder.path("recipe.json"), RunKind::kSft, overrides).status();
+    EXPECT_THAT(status.message(), HasSubstr("run: expected another folder than that of init.from"));
+    EXPECT_THAT(status.message(), HasSubstr("run: expected another folder than that of tokenizer"));
+  }
+  EXPECT_TRUE(load_recipe(folder.path("recipe.json"), RunKind::kSft).is_ok());
+}
+
 }  // namespace
 }  // namespace tandem::train

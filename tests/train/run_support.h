@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "corpus/stable_random.h"
 #include "corpus/token_shard_writer.h"
 #include "support/golden.h"
+#include "support/temp_folder.h"
 #include "train/run/trainer.h"
 
 namespace tandem::test {
@@ -24,26 +24,15 @@ inline constexpr int64_t kRunVocab = 40;
 class RunFolder {
  public:
   RunFolder() {
-    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    root_ = std::filesystem::temp_directory_path() / cat("tandem-run-", ::getpid(), '-', name);
-    std::filesystem::create_directories(root_);
     write("model.json", model_json().dump());
     write_shard("a.bin", 1, LossMask::kNone);
     write_shard("b.bin", 2, LossMask::kNone);
     write_shard("masked.bin", 3, LossMask::kPerToken);
     write_recipe(recipe_json());
   }
-  ~RunFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
 
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
   void write_recipe(const nlohmann::json& recipe) const { write("recipe.json", recipe.dump()); }
 
   // Twelve steps in two stages, a dozen documents a step, checkpoints at 4, 8 and 12.
@@ -119,7 +108,7 @@ class RunFolder {
     EXPECT_TRUE(writer.finish().is_ok());
   }
 
-  std::filesystem::path root_;
+  TempFolder folder_;
 };
 
 }  // namespace tandem::test

@@ -22,7 +22,7 @@ namespace {
 using test::entry;
 using test::object;
 using test::safetensors_bytes;
-using test::TempDir;
+using test::TempFolder;
 using test::write_raw;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -38,7 +38,7 @@ std::string refusal(const std::string& dir, Checkpoint::Mode mode = Checkpoint::
 
 // Two shards: A holds a (4 bytes) and b (2), B holds c (8). Each test spoils one thing.
 struct TwoShards {
-  TempDir dir;
+  TempFolder dir;
   std::string header_a = object({entry("a", "F32", "[1]", 0, 4), entry("b", "BF16", "[1]", 4, 6)});
   std::string data_a = "aaaabb";
   std::string header_b = object({entry("c", "U8", "[8]", 0, 8)});
@@ -47,11 +47,11 @@ struct TwoShards {
   std::string metadata = R"({"total_size":14})";
 
   void write() const {
-    write_raw(dir / "A.safetensors", safetensors_bytes(header_a, data_a));
-    write_raw(dir / "B.safetensors", safetensors_bytes(header_b, data_b));
+    write_raw(dir.path("A.safetensors"), safetensors_bytes(header_a, data_a));
+    write_raw(dir.path("B.safetensors"), safetensors_bytes(header_b, data_b));
     std::string index = R"({"metadata":)";
     index.append(metadata).append(R"(,"weight_map":)").append(weight_map).append("}");
-    write_raw(dir / kIndex, index);
+    write_raw(dir.path(kIndex), index);
   }
 };
 
@@ -74,8 +74,8 @@ TEST(Checkpoint, OpensShardsAndReadsInPlace) {
 }
 
 TEST(Checkpoint, OpensOneFileWithoutAnIndex) {
-  TempDir dir;
-  write_raw(dir / "model.safetensors", safetensors_bytes(object({entry("t", "U8", "[2]", 0, 2)}) + "      ", "xy"));
+  TempFolder dir;
+  write_raw(dir.path("model.safetensors"), safetensors_bytes(object({entry("t", "U8", "[2]", 0, 2)}) + "      ", "xy"));
   const auto opened = Checkpoint::open(dir.path());
   ASSERT_TRUE(opened.is_ok()) << opened.status().message();
   EXPECT_EQ(std::memcmp(opened.value().data(*opened.value().find("t")).data(), "xy", 2), 0);
@@ -139,12 +139,12 @@ TEST(Checkpoint, BothGoldensEqualTheIndependentReader) {
 }
 
 TEST(Checkpoint, RefusesFoldersThatAreNone) {
-  TempDir dir;
-  EXPECT_THAT(refusal(dir / "absent"), HasSubstr("no such checkpoint folder"));
+  TempFolder dir;
+  EXPECT_THAT(refusal(dir.path("absent")), HasSubstr("no such checkpoint folder"));
   EXPECT_THAT(refusal(dir.path()), HasSubstr("found neither model.safetensors.index.json nor model.safetensors"));
-  write_raw(dir / "file", "x");
-  EXPECT_THAT(refusal(dir / "file"), HasSubstr("expected a checkpoint folder, found a file"));
-  write_raw(dir / "model.safetensors", "");
+  write_raw(dir.path("file"), "x");
+  EXPECT_THAT(refusal(dir.path("file")), HasSubstr("expected a checkpoint folder, found a file"));
+  write_raw(dir.path("model.safetensors"), "");
   EXPECT_THAT(refusal(dir.path()), HasSubstr("model.safetensors: truncated"));
 }
 
@@ -181,7 +181,7 @@ TEST(Checkpoint, MissingShardIsListedWithItsTensorsAndWithOtherFaults) {
   TwoShards files;
   files.header_a = object({entry("a", "F99", "[1]", 0, 4), entry("b", "BF16", "[1]", 4, 6)});
   files.write();
-  std::filesystem::remove(files.dir / "B.safetensors");
+  std::filesystem::remove(files.dir.path("B.safetensors"));
   const std::string message = refusal(files.dir.path());
   EXPECT_THAT(message, HasSubstr("B.safetensors: the shard is missing"));
   EXPECT_THAT(message, HasSubstr("c: the index places it in B.safetensors, which cannot be read"));
@@ -216,19 +216,19 @@ TEST(Checkpoint, MalformedIndexes) {
   for (const char* text : {"", "{", "[]", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}", "{\"weight_map\":{}} x",
                            "{\"metadata\":3,\"weight_map\":{}}"}) {
     SCOPED_TRACE(text);
-    write_raw(files.dir / kIndex, text);
+    write_raw(files.dir.path(kIndex), text);
     EXPECT_THAT(refusal(files.dir.path()), HasSubstr("model.safetensors.index.json: not a valid index"));
   }
-  write_raw(files.dir / kIndex, "{}");
+  write_raw(files.dir.path(kIndex), "{}");
   EXPECT_THAT(refusal(files.dir.path()), HasSubstr("model.safetensors.index.json: no weight_map"));
-  write_raw(files.dir / kIndex, R"({"weight_map":{},"weight_map":{}})");
+  write_raw(files.dir.path(kIndex), R"({"weight_map":{},"weight_map":{}})");
   EXPECT_THAT(refusal(files.dir.path()), HasSubstr("duplicate key weight_map"));
 }
 
 TEST(Checkpoint, SingleFileBesideAnIndexThatDoesNotNameIt) {
   TwoShards files;
   files.write();
-  write_raw(files.dir / "model.safetensors", safetensors_bytes("{}", ""));
+  write_raw(files.dir.path("model.safetensors"), safetensors_bytes("{}", ""));
   EXPECT_THAT(refusal(files.dir.path()), HasSubstr("remove the one that does not belong"));
 }
 
@@ -236,11 +236,11 @@ TEST(Checkpoint, SingleFileBesideAnIndexThatDoesNotNameIt) {
 TEST(Checkpoint, EveryTruncationIsRefused) {
   const std::string header = object({entry("a", "F32", "[3]", 0, 12), entry("b", "BF16", "[5]", 12, 22)});
   const std::string whole = safetensors_bytes(header, std::string(22, 'x'));
-  TempDir dir;
+  TempFolder dir;
   for (size_t length = 0; length <= whole.size() + 3; ++length) {
     std::string bytes = whole.substr(0, length);
     if (length > whole.size()) bytes += std::string(length - whole.size(), 'y');
-    write_raw(dir / "model.safetensors", bytes);
+    write_raw(dir.path("model.safetensors"), bytes);
     for (const auto mode : {Checkpoint::Mode::kMap, Checkpoint::Mode::kHeadersOnly}) {
       const auto opened = Checkpoint::open(dir.path(), mode);
       EXPECT_EQ(opened.is_ok(), length == whole.size()) << length;
@@ -255,8 +255,8 @@ TEST(Checkpoint, TensorAbove4GiBInASparseFile) {
   const uint64_t big = (uint64_t{5} << 30) + 3;
   const std::string header =
       object({entry("big", "U8", cat('[', big, ']'), 0, big), entry("tail", "U8", "[4]", big, big + 4)});
-  TempDir dir;
-  const std::string path = dir / "model.safetensors";
+  TempFolder dir;
+  const std::string path = dir.path("model.safetensors");
   write_raw(path, safetensors_bytes(header, ""));
   std::filesystem::resize_file(path, 8 + header.size() + big + 4);
   {
@@ -287,9 +287,9 @@ TEST(Checkpoint, MemoryATensorIsBounded) {
     header += entry(name, "U8", "[2,2]", static_cast<uint64_t>(4 * i), static_cast<uint64_t>(4 * i + 4));
     weight_map.append(i > 0 ? ",\"" : "\"").append(name).append("\":\"S.safetensors\"");
   }
-  TempDir dir;
-  write_raw(dir / "S.safetensors", safetensors_bytes(header + "}", std::string(4 * kNumTensors, 'x')));
-  write_raw(dir / kIndex, "{\"weight_map\":" + weight_map + "}}");
+  TempFolder dir;
+  write_raw(dir.path("S.safetensors"), safetensors_bytes(header + "}", std::string(4 * kNumTensors, 'x')));
+  write_raw(dir.path(kIndex), "{\"weight_map\":" + weight_map + "}}");
   const auto opened = Checkpoint::open(dir.path(), Checkpoint::Mode::kHeadersOnly);
   ASSERT_TRUE(opened.is_ok()) << opened.status().message();
   EXPECT_EQ(opened.value().num_tensors(), kNumTensors);

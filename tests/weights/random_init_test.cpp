@@ -29,7 +29,7 @@ namespace tandem {
 namespace {
 
 using nlohmann::json;
-using test::TempDir;
+using test::TempFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -100,8 +100,8 @@ void expect_moments(const std::vector<float>& values, double mean, double spread
 class InitFamily : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(InitFamily, HasExactlyTheExpectedTensors) {
-  TempDir dir;
-  const std::string out = dir / "model";
+  TempFolder dir;
+  const std::string out = dir.path("model");
   const auto report = init(config_of(GetParam()), out);
   ASSERT_TRUE(report.is_ok()) << report.status().message();
   EXPECT_THAT(names_in(out), ElementsAre("config.json", "generation_config.json", "model-00001-of-00001.safetensors",
@@ -134,29 +134,29 @@ TEST_P(InitFamily, HasExactlyTheExpectedTensors) {
 }
 
 TEST_P(InitFamily, DependsOnTheSeedAndNotOnThreads) {
-  TempDir dir;
+  TempFolder dir;
   const std::string config = config_of(GetParam());
-  ASSERT_TRUE(init(config, dir / "one", {.seed = 5}, 1).is_ok());
-  ASSERT_TRUE(init(config, dir / "three", {.seed = 5}, 3).is_ok());
-  ASSERT_TRUE(init(config, dir / "other", {.seed = 6}, 1).is_ok());
-  for (const std::string& name : names_in(dir / "one")) {
-    const std::string one = test::read_text(dir / ("one/" + name));
-    EXPECT_TRUE(one == test::read_text(dir / ("three/" + name))) << name;
+  ASSERT_TRUE(init(config, dir.path("one"), {.seed = 5}, 1).is_ok());
+  ASSERT_TRUE(init(config, dir.path("three"), {.seed = 5}, 3).is_ok());
+  ASSERT_TRUE(init(config, dir.path("other"), {.seed = 6}, 1).is_ok());
+  for (const std::string& name : names_in(dir.path("one"))) {
+    const std::string one = test::read_text(dir.path("one/" + name));
+    EXPECT_TRUE(one == test::read_text(dir.path("three/" + name))) << name;
     if (name.ends_with("of-00001.safetensors")) {
-      EXPECT_FALSE(one == test::read_text(dir / ("other/" + name))) << name;
+      EXPECT_FALSE(one == test::read_text(dir.path("other/" + name))) << name;
     }
   }
 }
 
 TEST_P(InitFamily, ShardsHoldTheSameNumbers) {
-  TempDir dir;
+  TempFolder dir;
   const std::string config = config_of(GetParam());
-  ASSERT_TRUE(init(config, dir / "one").is_ok());
-  const auto report = init(config, dir / "many", {.shard_bytes = 200'000});
+  ASSERT_TRUE(init(config, dir.path("one")).is_ok());
+  const auto report = init(config, dir.path("many"), {.shard_bytes = 200'000});
   ASSERT_TRUE(report.is_ok());
   EXPECT_GT(report.value().num_shards, 3);
-  const auto one = Checkpoint::open(dir / "one");
-  const auto many = Checkpoint::open(dir / "many");
+  const auto one = Checkpoint::open(dir.path("one"));
+  const auto many = Checkpoint::open(dir.path("many"));
   ASSERT_TRUE(one.is_ok() && many.is_ok());
   ASSERT_EQ(one.value().num_tensors(), many.value().num_tensors());
   for (int64_t i = 0; i < one.value().num_tensors(); ++i) {
@@ -170,9 +170,9 @@ INSTANTIATE_TEST_SUITE_P(Families, InitFamily, ::testing::Values(kK3, kLinear),
                          [](const auto& family) { return family.param == kK3 ? "K3" : "KimiLinear"; });
 
 TEST(RandomInit, NumbersAreHealthy) {
-  TempDir dir;
-  ASSERT_TRUE(init(config_of(kK3), dir / "m", {.seed = 1}).is_ok());
-  const auto opened = Checkpoint::open(dir / "m");
+  TempFolder dir;
+  ASSERT_TRUE(init(config_of(kK3), dir.path("m"), {.seed = 1}).is_ok());
+  const auto opened = Checkpoint::open(dir.path("m"));
   ASSERT_TRUE(opened.is_ok());
   const Checkpoint& c = opened.value();
   const std::string layer = "language_model.model.layers.1.";
@@ -206,9 +206,9 @@ TEST(RandomInit, NumbersAreHealthy) {
 }
 
 TEST(RandomInit, MxFp4GroupsUseTheirScale) {
-  TempDir dir;
-  ASSERT_TRUE(init(config_of(kK3), dir / "m", {.seed = 2}).is_ok());
-  const auto opened = Checkpoint::open(dir / "m");
+  TempFolder dir;
+  ASSERT_TRUE(init(config_of(kK3), dir.path("m"), {.seed = 2}).is_ok());
+  const auto opened = Checkpoint::open(dir.path("m"));
   ASSERT_TRUE(opened.is_ok());
   const std::string name = "language_model.model.layers.2.block_sparse_moe.experts.3.w1.weight";
   const auto packed = opened.value().data(*opened.value().find(name + "_packed"));
@@ -254,8 +254,8 @@ TEST(RandomInit, EveryVocabularySize) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.vocab_size);
-    TempDir dir;
-    const std::string out = dir / "m";
+    TempFolder dir;
+    const std::string out = dir.path("m");
     const auto report = init(config_of(kK3, c.vocab_size), out, {.headers_only = c.vocab_size > 1000});
     ASSERT_TRUE(report.is_ok()) << report.status().message();
     EXPECT_EQ(report.value().has_tokenizer, c.num_ranks > 0);
@@ -340,8 +340,8 @@ TEST(ToyTokenizer, OtherFieldsOfTheConfigurationStay) {
 }
 
 TEST(RandomInit, RealK3ShapeFitsOnAnyDisk) {
-  TempDir dir;
-  const std::string out = dir / "k3";
+  TempFolder dir;
+  const std::string out = dir.path("k3");
   const auto report = init(test::read_text(test::data_path("../../configs/k3.json")), out, {.headers_only = true});
   ASSERT_TRUE(report.is_ok()) << report.status().message();
   EXPECT_EQ(report.value().num_tensors, 497'220);
@@ -359,28 +359,28 @@ TEST(RandomInit, RealK3ShapeFitsOnAnyDisk) {
 }
 
 TEST(RandomInit, RefusalsNameTheProblemAndLeaveNothing) {
-  TempDir dir;
+  TempFolder dir;
   json bad = json::parse(config_of(kK3));
   bad["text_config"]["hidden_act"] = "gelu";
   bad["text_config"].erase("kv_lora_rank");
-  const auto refused = init(bad.dump(), dir / "m");
+  const auto refused = init(bad.dump(), dir.path("m"));
   ASSERT_FALSE(refused.is_ok());
   EXPECT_THAT(refused.status().message(), HasSubstr("config.json"));
   EXPECT_THAT(refused.status().message(), HasSubstr("hidden_act"));
   EXPECT_THAT(refused.status().message(), HasSubstr("kv_lora_rank"));
-  EXPECT_FALSE(init("{", dir / "m").is_ok());
+  EXPECT_FALSE(init("{", dir.path("m")).is_ok());
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
 
-  std::filesystem::create_directory(dir / "used");
-  test::write_raw(dir / "used/notes.txt", "mine");
-  EXPECT_THAT(init(config_of(kK3), dir / "used").status().message(), HasSubstr("expected a new or empty folder"));
-  EXPECT_THAT(names_in(dir / "used"), ElementsAre("notes.txt"));
-  EXPECT_EQ(init(config_of(kK3), dir / "used/notes.txt/m").status().code(), StatusCode::kIo);
+  std::filesystem::create_directory(dir.path("used"));
+  test::write_raw(dir.path("used/notes.txt"), "mine");
+  EXPECT_THAT(init(config_of(kK3), dir.path("used")).status().message(), HasSubstr("expected a new or empty folder"));
+  EXPECT_THAT(names_in(dir.path("used")), ElementsAre("notes.txt"));
+  EXPECT_EQ(init(config_of(kK3), dir.path("used/notes.txt/m")).status().code(), StatusCode::kIo);
 }
 
 TEST(RandomInit, OverwritingDropsTheOldCheckpointAndKeepsOtherFiles) {
-  TempDir dir;
-  const std::string out = dir / "m";
+  TempFolder dir;
+  const std::string out = dir.path("m");
   ASSERT_TRUE(init(config_of(kK3), out, {.shard_bytes = 1'000'000}).is_ok());
   test::write_raw(out + "/notes.txt", "mine");
   ASSERT_TRUE(init(config_of(kK3, 200), out, {.overwrite = true}).is_ok());
@@ -390,14 +390,14 @@ TEST(RandomInit, OverwritingDropsTheOldCheckpointAndKeepsOtherFiles) {
 }
 
 TEST(RandomInit, SizeLimitMidwayLeavesNothing) {
-  TempDir dir;
+  TempFolder dir;
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit limited{1'200'000, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
   for (const bool headers_only : {false, true}) {
-    const auto refused = init(config_of(kK3), dir / "a/m", {.headers_only = headers_only});
+    const auto refused = init(config_of(kK3), dir.path("a/m"), {.headers_only = headers_only});
     EXPECT_FALSE(refused.is_ok());
     EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   }
@@ -407,11 +407,11 @@ TEST(RandomInit, SizeLimitMidwayLeavesNothing) {
 }
 
 TEST(RandomInit, FullDiskIsRefusedBeforehand) {
-  TempDir dir;
+  TempFolder dir;
   if (::mount("tmpfs", dir.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
     GTEST_SKIP() << "needs the right to mount a small tmpfs (run as root): " << std::strerror(errno);
   }
-  const auto refused = init(config_of(kK3), dir / "m");
+  const auto refused = init(config_of(kK3), dir.path("m"));
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(), HasSubstr("the checkpoint needs about "));
   EXPECT_THAT(refused.status().message(), HasSubstr(" bytes of disk, "));

@@ -26,7 +26,7 @@
 namespace tandem {
 namespace {
 
-using test::TempDir;
+using test::TempFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -57,7 +57,7 @@ class FileSizeLimit {
 };
 
 TEST(SafetensorsWriter, RoundTripThroughBothReaders) {
-  TempDir dir;
+  TempFolder dir;
   const std::vector<float> f32 = {1.5f, -2.f, 3.25f};
   const std::vector<uint16_t> bf16_bits = {0x3f80, 0xc000};
   const std::vector<uint8_t> u8 = {1, 2, 3, 255};
@@ -70,7 +70,7 @@ TEST(SafetensorsWriter, RoundTripThroughBothReaders) {
       {{"nothing", DType::kF32, empty}, {}},
       {{"scalar", DType::kI32, {}}, std::as_bytes(std::span(i32))},
   };
-  const std::string path = dir / "model.safetensors";
+  const std::string path = dir.path("model.safetensors");
   ASSERT_TRUE(write_safetensors(path, tensors).is_ok());
   EXPECT_THAT(names_in(dir.path()), ElementsAre("model.safetensors"));
 
@@ -95,8 +95,8 @@ TEST(SafetensorsWriter, RoundTripThroughBothReaders) {
 }
 
 TEST(SafetensorsWriter, StreamsOutOfOrderAndCountsTheBytes) {
-  TempDir dir;
-  auto file = AtomicFile::create(dir / "model.safetensors");
+  TempFolder dir;
+  auto file = AtomicFile::create(dir.path("model.safetensors"));
   ASSERT_TRUE(file.is_ok());
   const int64_t shape[] = {6};
   const std::vector<TensorSpec> specs = {{"a", DType::kU8, shape}, {"b", DType::kU8, shape}};
@@ -120,7 +120,7 @@ TEST(SafetensorsWriter, StreamsOutOfOrderAndCountsTheBytes) {
 }
 
 TEST(SafetensorsWriter, RefusesWhatTheFormatCannotSay) {
-  TempDir dir;
+  TempFolder dir;
   const int64_t one[] = {1}, negative[] = {-1}, huge[] = {int64_t{1} << 40, int64_t{1} << 40};
   const auto byte = std::as_bytes(std::span("x", 1));
   struct Case {
@@ -131,7 +131,7 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotSay) {
        {Case{{"__metadata__", DType::kU8, one}, "cannot be the name of a tensor"},
         Case{{"", DType::kU8, one}, "cannot be the name of a tensor"}, Case{{"\xff", DType::kU8, one}, "not UTF-8"}}) {
     const std::vector<TensorToWrite> tensors = {{c.spec, byte}};
-    EXPECT_THAT(write_safetensors(dir / "f", tensors).message(), HasSubstr(c.message));
+    EXPECT_THAT(write_safetensors(dir.path("f"), tensors).message(), HasSubstr(c.message));
   }
   EXPECT_FALSE(layout_safetensors(std::vector<TensorSpec>{{"t", DType::kU8, negative}}).is_ok());
   EXPECT_FALSE(layout_safetensors(std::vector<TensorSpec>{{"t", DType::kU8, huge}}).is_ok());
@@ -139,13 +139,13 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotSay) {
       layout_safetensors(std::vector<TensorSpec>{{"t", DType::kU8, one}, {"t", DType::kU8, one}}).status().message(),
       HasSubstr("t: two tensors have this name"));
   const std::vector<TensorToWrite> short_data = {{{"t", DType::kF32, one}, byte}};
-  EXPECT_THAT(write_safetensors(dir / "f", short_data).message(), HasSubstr("t needs 4 bytes, found 1"));
+  EXPECT_THAT(write_safetensors(dir.path("f"), short_data).message(), HasSubstr("t needs 4 bytes, found 1"));
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
 }
 
 TEST(AtomicFile, ReplacesOnlyWhenPublished) {
-  TempDir dir;
-  const std::string path = dir / "config.json";
+  TempFolder dir;
+  const std::string path = dir.path("config.json");
   ASSERT_TRUE(write_file_atomic(path, "old").is_ok());
   {
     auto file = AtomicFile::create(path);
@@ -162,51 +162,51 @@ TEST(AtomicFile, ReplacesOnlyWhenPublished) {
 }
 
 TEST(AtomicFile, NamesTheObjectOfAFailure) {
-  TempDir dir;
-  const Status absent = write_file_atomic(dir / "absent/config.json", "x");
+  TempFolder dir;
+  const Status absent = write_file_atomic(dir.path("absent/config.json"), "x");
   EXPECT_EQ(absent.code(), StatusCode::kIo);
   EXPECT_THAT(absent.message(), HasSubstr("absent/config.json: cannot create: No such file"));
   EXPECT_FALSE(write_file_atomic(dir.path() + "/", "x").is_ok());
-  std::filesystem::create_directory(dir / "folder");
-  EXPECT_THAT(write_file_atomic(dir / "folder", "x").message(), HasSubstr("expected a new file or a regular file"));
+  std::filesystem::create_directory(dir.path("folder"));
+  EXPECT_THAT(write_file_atomic(dir.path("folder"), "x").message(), HasSubstr("expected a new file or a regular file"));
   EXPECT_THAT(names_in(dir.path()), ElementsAre("folder"));
 }
 
 TEST(AtomicFile, SizeLimitIsAStatusAndLeavesNothing) {
-  TempDir dir;
+  TempFolder dir;
   const std::string text(100'000, 'x');
   {
     const FileSizeLimit limit(50'000);
-    const Status status = write_file_atomic(dir / "big", text);
+    const Status status = write_file_atomic(dir.path("big"), text);
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
     EXPECT_THAT(status.message(), HasSubstr("big: cannot write"));
     const int64_t shape[] = {100'000};
     const std::vector<TensorToWrite> tensors = {{{"t", DType::kU8, shape}, std::as_bytes(std::span(text))}};
-    EXPECT_EQ(write_safetensors(dir / "t.safetensors", tensors).code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(write_safetensors(dir.path("t.safetensors"), tensors).code(), StatusCode::kResourceExhausted);
   }
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
 }
 
 TEST(AtomicFile, FullDiskIsAStatusAndLeavesNothing) {
-  TempDir dir;
+  TempFolder dir;
   if (::mount("tmpfs", dir.path().c_str(), "tmpfs", 0, "size=1m") != 0) {
     GTEST_SKIP() << "needs the right to mount a small tmpfs (run as root): " << std::strerror(errno);
   }
   const std::string text(2 << 20, 'x');
-  const Status status = write_file_atomic(dir / "big", text);
+  const Status status = write_file_atomic(dir.path("big"), text);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("No space left on device"));
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
   const int64_t shape[] = {2 << 20};
   const std::vector<TensorToWrite> tensors = {{{"t", DType::kU8, shape}, std::as_bytes(std::span(text))}};
-  EXPECT_EQ(write_safetensors(dir / "t.safetensors", tensors).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(write_safetensors(dir.path("t.safetensors"), tensors).code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(names_in(dir.path()), IsEmpty());
   EXPECT_EQ(::umount2(dir.path().c_str(), MNT_DETACH), 0);
 }
 
 TEST(OutputFolder, AppearsTogetherOrNotAtAll) {
-  TempDir dir;
-  const std::string path = dir / "a/b/out/";
+  TempFolder dir;
+  const std::string path = dir.path("a/b/out/");
   {
     auto folder = OutputFolder::create(path, OutputFolder::Existing::kRefuse);
     ASSERT_TRUE(folder.is_ok()) << folder.status().message();
@@ -241,13 +241,13 @@ TEST(OutputFolder, AppearsTogetherOrNotAtAll) {
 
 // A name that cannot be renamed onto (a folder of that name): what was renamed before it is taken back.
 TEST(OutputFolder, FailedCommitTakesBackWhatItPublished) {
-  TempDir dir;
+  TempFolder dir;
   {
     auto folder = OutputFolder::create(dir.path(), OutputFolder::Existing::kRefuse);
     ASSERT_TRUE(folder.is_ok());
     ASSERT_TRUE(folder.value().write_file("first", "1").is_ok());
     ASSERT_TRUE(folder.value().write_file("second", "2").is_ok());
-    std::filesystem::create_directory(dir / "second");
+    std::filesystem::create_directory(dir.path("second"));
     EXPECT_FALSE(folder.value().commit().is_ok());
   }
   EXPECT_THAT(names_in(dir.path()), ElementsAre("second"));

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "base/cat.h"
 #include "train/modules/device_check.h"
@@ -67,78 +68,61 @@ BenchResult time_operator(const std::string& name, const Tensors& inputs,
   return result;
 }
 
-ModelConfig bench_model() {
-  ModelConfig c;
-  c.family = ModelFamily::kKimiK3;
-  c.vocab_size = 3072;
-  c.hidden_size = 256;
-  c.num_hidden_layers = 13;
-  c.rms_norm_eps = 1e-5;
-  for (int64_t l = 0; l < c.num_hidden_layers; ++l) {
-    c.kinds.push_back(l % 4 == 3 || l + 1 == c.num_hidden_layers ? LayerKind::kMla : LayerKind::kKda);
+using Report = FunctionRef<void(const BenchResult&)>;
+
+// The first layer of which it is true.
+std::optional<int64_t> first_layer(const ModelConfig& config, FunctionRef<bool(int64_t)> is_one) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (is_one(layer)) return layer;
   }
-  c.kda_num_heads = 4;
-  c.kda_head_dim = 64;
-  c.short_conv_kernel_size = 4;
-  c.gate_lower_bound = -5.0;
-  c.use_full_rank_gate = true;
-  c.num_attention_heads = 4;
-  c.q_lora_rank = 128;
-  c.kv_lora_rank = 64;
-  c.qk_nope_head_dim = 64;
-  c.qk_rope_head_dim = 32;
-  c.v_head_dim = 64;
-  c.mla_use_output_gate = true;
-  c.hidden_act = HiddenAct::kSitu;
-  c.situ_beta = 4.0;
-  c.situ_linear_beta = 25.0;
-  c.intermediate_size = 768;
-  c.first_k_dense_replace = 1;
-  c.num_experts = 32;
-  c.num_experts_per_token = 4;
-  c.num_shared_experts = 2;
-  c.moe_intermediate_size = 128;
-  c.routed_expert_hidden_size = 128;
-  c.latent_moe_use_norm = true;
-  c.num_expert_group = 1;
-  c.topk_group = 1;
-  c.attn_res_mode = AttnResMode::kBlock;
-  c.attn_res_block_size = 4;
-  return c;
+  return std::nullopt;
 }
 
-// A layer of the model, or with layer < 0 all of it with its loss.
-void bench_model_parts(const SequenceLayout& layout, at::Device device, FunctionRef<void(const BenchResult&)> report) {
-  const ModelConfig config = bench_model();
-  const TrainModel model = TrainModel::random(config, 1, InitStyle::kTraining, at::kFloat, device);
+void bench_layers(const TrainModel& model, const SequenceLayout& layout, at::Device device, Report report) {
+  const ModelConfig& config = model.config();
+  const at::Tensor x =
+      at::randn({layout.num_tokens, config.hidden_size}, at::TensorOptions().device(device)).to(at::kBFloat16);
+  const auto kind_is = [&](LayerKind kind) {
+    return first_layer(config, [&](int64_t l) { return config.kinds[static_cast<size_t>(l)] == kind; });
+  };
+  if (const auto layer = kind_is(LayerKind::kKda)) {
+    const auto run = [&](const Tensors& in) {
+      return kda_layer(config, model.layer_parameters(*layer), in[0], layout);
+    };
+    report(time_operator("kda_layer", {x}, run, device));
+  }
+  if (const auto layer = kind_is(LayerKind::kMla)) {
+    const auto run = [&](const Tensors& in) {
+      return mla_layer(config, model.layer_parameters(*layer), in[0], layout);
+    };
+    report(time_operator("mla_layer", {x}, run, device));
+  }
+  if (const auto layer = first_layer(config, [&](int64_t l) { return config.is_moe(l); })) {
+    for (const bool mxfp4 : {false, true}) {
+      const auto run = [&](const Tensors& in) {
+        return moe_layer(config, model.layer_parameters(*layer), in[0], {.mxfp4_experts = mxfp4});
+      };
+      report(time_operator(mxfp4 ? "moe_layer, MXFP4" : "moe_layer", {x}, run, device));
+    }
+  }
+}
+
+// Forward and backward of the whole model with its loss.
+void bench_model(const TrainModel& model, const SequenceLayout& layout, at::Device device, Report report) {
+  const int64_t vocab_size = model.config().vocab_size;
   const auto options = at::TensorOptions().device(device);
-  const at::Tensor x = at::randn({layout.num_tokens, config.hidden_size}, options).to(at::kBFloat16);
-  report(time_operator(
-      "kda_layer", {x}, [&](const Tensors& in) { return kda_layer(config, model.layer_parameters(0), in[0], layout); },
-      device));
-  report(time_operator(
-      "mla_layer", {x}, [&](const Tensors& in) { return mla_layer(config, model.layer_parameters(3), in[0], layout); },
-      device));
-  report(time_operator(
-      "moe_layer", {x}, [&](const Tensors& in) { return moe_layer(config, model.layer_parameters(1), in[0], {}); },
-      device));
-  report(time_operator(
-      "moe_layer, MXFP4", {x},
-      [&](const Tensors& in) { return moe_layer(config, model.layer_parameters(1), in[0], {.mxfp4_experts = true}); },
-      device));
-  const at::Tensor tokens = at::randint(config.vocab_size, {layout.num_tokens}, options.dtype(at::kLong));
+  const at::Tensor tokens = at::randint(vocab_size, {layout.num_tokens}, options.dtype(at::kLong));
   const at::Tensor mask = at::ones({layout.num_tokens}, options);
   Tensors parameters;
   for (const Parameter& p : model.parameters()) {
     if (p.trainable) parameters.push_back(p.value);
   }
-  std::vector<double> forward, backward;
-  BenchResult whole;
   for (const bool recompute : {false, true}) {
+    std::vector<double> forward, backward;
     for (int i = 0; i < 2 + 3; ++i) {
       wait(device);
       const Clock::time_point begin = Clock::now();
-      ForwardOptions run{.compute = at::kBFloat16, .recompute_sublayers = recompute};
+      const ForwardOptions run{.compute = at::kBFloat16, .recompute_sublayers = recompute};
       const at::Tensor loss = cross_entropy(model.forward(tokens, layout, run), tokens, mask);
       wait(device);
       const double forward_ms = milliseconds(begin);
@@ -148,14 +132,85 @@ void bench_model_parts(const SequenceLayout& layout, at::Device device, Function
       forward.push_back(forward_ms);
       backward.push_back(milliseconds(begin) - forward_ms);
     }
-    whole.name = cat("13-layer model with loss", recompute ? ", recomputing" : "");
+    BenchResult whole;
+    whole.name = cat(model.config().num_hidden_layers, "-layer model with loss", recompute ? ", recomputing" : "");
     whole.forward_ms = median(forward);
     whole.backward_ms = median(backward);
     report(whole);
-    forward.clear();
-    backward.clear();
   }
 }
+
+// Random inputs of one model's widths, and the time of an operator on them.
+class OperatorBench {
+ public:
+  OperatorBench(const ModelConfig& config, const SequenceLayout& layout, at::Device device, Report report)
+      : config_(config), layout_(layout), device_(device), report_(report) {}
+
+  void run() const {
+    const int64_t T = layout_.num_tokens, D = config_.hidden_size;
+    time("attn_res_mix, 4 sources",
+         {narrow({T, D}), narrow({T, D}), narrow({T, D}), narrow({T, D}), wide({D}), wide({1, D})},
+         [](const Tensors& in) {
+           return attn_res_mix({in[0], in[1], in[2], in[3]}, in[4], in[5], 1e-5);
+         });
+    time("rms_norm", {narrow({T, D}), wide({D})}, [](const Tensors& in) { return rms_norm(in[0], in[1], 1e-5); });
+    const int64_t width = config_.num_experts > 0 ? config_.num_experts_per_token * config_.moe_intermediate_size
+                                                  : config_.intermediate_size;
+    time("gated_act", {narrow({T, width}), narrow({T, width})},
+         [&](const Tensors& in) { return gated_act(config_, in[0], in[1]); });
+    if (config_.kda_num_heads > 0) run_kda();
+    if (config_.num_layers_of(LayerKind::kMla) > 0) run_attention();
+    const at::TensorOptions options = at::TensorOptions().device(device_);
+    const at::Tensor target = at::randint(config_.vocab_size, {T}, options.dtype(at::kLong));
+    const at::Tensor mask = at::ones({T}, options);
+    time("cross_entropy", {narrow({T, config_.vocab_size})},
+         [&](const Tensors& in) { return cross_entropy(in[0], target, mask); });
+  }
+
+ private:
+  void run_kda() const {
+    const int64_t T = layout_.num_tokens, H = config_.kda_num_heads, K = config_.kda_head_dim;
+    time("rms_norm_gated", {narrow({T, H, K}), narrow({T, H, K}), wide({K})},
+         [](const Tensors& in) { return rms_norm_gated(in[0], in[1], in[2], 1e-5); });
+    time("short_conv", {narrow({T, H * K}), wide({H * K, 1, config_.short_conv_kernel_size})},
+         [&](const Tensors& in) { return short_conv(in[0], in[1], layout_, K); });
+    time("kda_gate", {narrow({T, H, K}), wide({H}), wide({H * K})},
+         [&](const Tensors& in) { return kda_gate(in[0], in[1], in[2], config_.gate_lower_bound); });
+    const auto chunked = [&](const Tensors& in) {
+      KdaInputs inputs;
+      inputs.q = in[0];
+      inputs.k = in[1];
+      inputs.v = in[2];
+      inputs.g = in[3];
+      inputs.beta = in[4];
+      inputs.scale = 1 / std::sqrt(static_cast<double>(K));
+      inputs.bounded = config_.gate_lower_bound.has_value();
+      return kda_chunked(inputs, layout_).out;
+    };
+    time("kda_chunked",
+         {l2_norm(narrow({T, H, K}), 1e-6), l2_norm(narrow({T, H, K}), 1e-6), narrow({T, H, K}),
+          -5 * wide({T, H, K}).sigmoid(), wide({T, H}).sigmoid()},
+         chunked);
+  }
+
+  void run_attention() const {
+    const int64_t T = layout_.num_tokens, H = config_.num_attention_heads, K = config_.qk_head_dim();
+    const double scale = 1 / std::sqrt(static_cast<double>(K));
+    time("causal_attention", {narrow({T, H, K}), narrow({T, H, K}), narrow({T, H, config_.v_head_dim})},
+         [&](const Tensors& in) { return causal_attention(in[0], in[1], in[2], scale, layout_); });
+  }
+
+  at::Tensor wide(at::IntArrayRef sizes) const { return at::randn(sizes, at::TensorOptions().device(device_)); }
+  at::Tensor narrow(at::IntArrayRef sizes) const { return wide(sizes).to(at::kBFloat16); }
+  void time(const char* name, const Tensors& inputs, const std::function<at::Tensor(const Tensors&)>& run) const {
+    report_(time_operator(name, inputs, run, device_));
+  }
+
+  const ModelConfig& config_;
+  const SequenceLayout& layout_;
+  at::Device device_;
+  Report report_;
+};
 
 }  // namespace
 
@@ -177,46 +232,10 @@ void bench_device(at::Device device, const BenchShape& shape, FunctionRef<void(c
   std::vector<int64_t> bounds = {0};
   while (bounds.back() < shape.tokens) bounds.push_back(std::min(shape.tokens, bounds.back() + shape.document));
   const SequenceLayout layout = make_sequence_layout(bounds, 64, device).value();
-  const int64_t T = shape.tokens;
-  const auto wide = [&](at::IntArrayRef sizes) { return at::randn(sizes, at::TensorOptions().device(device)); };
-  const auto narrow = [&](at::IntArrayRef sizes) { return wide(sizes).to(at::kBFloat16); };
-  const auto time = [&](const char* name, const Tensors& inputs, const std::function<at::Tensor(const Tensors&)>& run) {
-    report(time_operator(name, inputs, run, device));
-  };
-  time("attn_res_mix, 4 sources",
-       {narrow({T, 256}), narrow({T, 256}), narrow({T, 256}), narrow({T, 256}), wide({256}), wide({1, 256})},
-       [](const Tensors& in) {
-         return attn_res_mix({in[0], in[1], in[2], in[3]}, in[4], in[5], 1e-5);
-       });
-  time("rms_norm", {narrow({T, 256}), wide({256})}, [](const Tensors& in) { return rms_norm(in[0], in[1], 1e-5); });
-  time("rms_norm_gated", {narrow({T, 4, 64}), narrow({T, 4, 64}), wide({64})},
-       [](const Tensors& in) { return rms_norm_gated(in[0], in[1], in[2], 1e-5); });
-  time("short_conv", {narrow({T, 256}), wide({256, 1, 4})},
-       [&](const Tensors& in) { return short_conv(in[0], in[1], layout, 64); });
-  time("kda_gate", {narrow({T, 4, 64}), wide({4}), wide({256})},
-       [](const Tensors& in) { return kda_gate(in[0], in[1], in[2], -5.0); });
-  time("gated_act", {narrow({T, 512}), narrow({T, 512})},
-       [](const Tensors& in) { return gated_act(bench_model(), in[0], in[1]); });
-  time("kda_chunked",
-       {l2_norm(narrow({T, 4, 64}), 1e-6), l2_norm(narrow({T, 4, 64}), 1e-6), narrow({T, 4, 64}),
-        -5 * wide({T, 4, 64}).sigmoid(), wide({T, 4}).sigmoid()},
-       [&](const Tensors& in) {
-         KdaInputs inputs;
-         inputs.q = in[0];
-         inputs.k = in[1];
-         inputs.v = in[2];
-         inputs.g = in[3];
-         inputs.beta = in[4];
-         inputs.scale = 0.125;
-         inputs.bounded = true;
-         return kda_chunked(inputs, layout).out;
-       });
-  time("causal_attention", {narrow({T, 4, 96}), narrow({T, 4, 96}), narrow({T, 4, 64})},
-       [&](const Tensors& in) { return causal_attention(in[0], in[1], in[2], 0.1, layout); });
-  const at::Tensor target = at::randint(3072, {T}, at::TensorOptions().dtype(at::kLong).device(device));
-  const at::Tensor mask = at::ones({T}, at::TensorOptions().device(device));
-  time("cross_entropy", {narrow({T, 3072})}, [&](const Tensors& in) { return cross_entropy(in[0], target, mask); });
-  bench_model_parts(layout, device, report);
+  OperatorBench(shape.config, layout, device, report).run();
+  const TrainModel model = TrainModel::random(shape.config, 1, InitStyle::kTraining, at::kFloat, device);
+  bench_layers(model, layout, device, report);
+  bench_model(model, layout, device, report);
 }
 
 }  // namespace tandem::train

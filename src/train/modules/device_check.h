@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "config/model_config.h"
 
 namespace tandem::train {
 
@@ -35,12 +36,13 @@ struct BenchResult {
   double floor_bytes = 0;  // every input read once, every output written once, forward and backward
 };
 struct BenchShape {
+  ModelConfig config;  // that a training run takes
   int64_t tokens = 131072;
   int64_t document = 1024;
 };
-// Bytes per second of a large copy, read and written ones counted. CUDA only, as the next.
+// Bytes per second of a large copy, read and written ones counted.
 double copy_bandwidth(at::Device device);
-// Each operator at the shape of a 13-layer model of width 256 with bfloat16 activations.
+// Each operator that the model has at the model's widths, its layers and the whole of it, with bfloat16 activations.
 void bench_device(at::Device device, const BenchShape& shape, FunctionRef<void(const BenchResult&)> report);
 
 }  // namespace tandem::train

@@ -27,4 +27,7 @@ inline bool is_mtp_copy(const ExpectedTensor& tensor) {
 // kInvalidArgument when the configuration declares MTP layers that a TrainModel does not have.
 Status check_mtp(const ModelConfig& config);
 
+// Numbers in the parameters of a TrainModel.
+int64_t num_held_values(const ModelConfig& config);
+
 }  // namespace tandem::train

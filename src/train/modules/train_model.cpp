@@ -60,6 +60,14 @@ Status check_mtp(const ModelConfig& config) {
                                      : cat("num_nextn_predict_layers: expected 0 or 1, found ", layers));
 }
 
+int64_t num_held_values(const ModelConfig& config) {
+  int64_t values = 0;
+  for_each_expected_tensor(config, [&](const ExpectedTensor& tensor) {
+    if (is_held(config, tensor) && !is_mtp_copy(tensor)) values += tensor.num_elements();
+  });
+  return values;
+}
+
 void TrainModel::allocate(at::ScalarType type, at::Device device) {
   scopes_.resize(static_cast<size_t>(config_.num_hidden_layers) + (has_mtp(config_) ? 2 : 1));
   const auto options = at::TensorOptions().dtype(type).device(device);

@@ -1,8 +1,10 @@
 #include "train/run/device_choice.h"
 
 #include <torch/cuda.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "base/cat.h"
 #ifdef TANDEM_HAS_TRAIN_CUDA
@@ -29,6 +31,15 @@ Result<at::Device> choose_device(const std::string& name) {
     return Status::unsupported(cat("--device ", name, ": this LibTorch sees ", num_gpus, " CUDA devices"));
   }
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+Status check_host_memory(at::Device device, int64_t num_values) {
+  if (!device.is_cpu()) return Status::ok();
+  const double needed = 3.0 * sizeof(float) * static_cast<double>(num_values);
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (memory <= 0 || needed <= memory) return Status::ok();
+  return Status::exhausted(cat("model: training ", num_values, " parameters needs more than ", std::ceil(needed / 1e9),
+                               " GB, this machine has ", std::floor(memory / 1e9), " GB"));
 }
 
 std::optional<int64_t> peak_memory_bytes([[maybe_unused]] at::Device device) {

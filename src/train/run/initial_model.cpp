@@ -47,7 +47,8 @@ Result<TrainModel> initial_model(const Recipe& recipe, const ModelConfig& config
   const Result<TrainCheckpoint> from = read_newest_checkpoint(*recipe.init_from, warn);
   if (!from.is_ok()) return refused(from.status());
   TrainModel model = random();
-  TANDEM_RETURN_IF_ERROR(restore_parameters(from.value(), model));
+  const Status restored = restore_parameters(from.value(), model);
+  if (!restored.is_ok()) return refused(restored);
   return model;
 }
 

@@ -13,8 +13,9 @@ LossGuard::LossGuard(double factor, std::vector<double> recent) : factor_(factor
 }
 
 std::optional<std::string> LossGuard::refusal(double loss, double grad_norm) const {
-  if (!std::isfinite(loss)) return cat("the loss is ", loss);
-  if (!std::isfinite(grad_norm)) return cat("the gradient norm is ", grad_norm, " at a loss of ", loss);
+  const auto text = [](double x) { return std::isnan(x) ? std::string("not a number") : cat(x); };
+  if (!std::isfinite(loss)) return cat("the loss is ", text(loss));
+  if (!std::isfinite(grad_norm)) return cat("the gradient norm is ", text(grad_norm), " at a loss of ", loss);
   if (recent_.empty()) return std::nullopt;
   std::vector<double> sorted = recent_;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);

@@ -3,7 +3,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "base/cat.h"
 #include "base/read_file.h"
 #include "config/json_fields.h"
+#include "train/run/recipe_overrides.h"
 
 namespace tandem::train {
 namespace {
@@ -23,70 +23,11 @@ constexpr int64_t kMaxTokens = int64_t{1} << 50;
 constexpr int64_t kMaxLength = int64_t{1} << 24;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 
-std::string absolute(const fs::path& base, const std::string& path) {
-  return (fs::path(path).is_absolute() ? fs::path(path) : base / path).lexically_normal().string();
-}
-
 fs::path folder_of(const std::string& path) {
   std::error_code ignored;
   return fs::absolute(path, ignored).parent_path();
 }
 
-// ---- overrides -----------------------------------------------------------------------------------------------------
-bool is_path_key(const std::vector<std::string>& keys) {
-  const std::string& first = keys.front();
-  return (keys.size() == 1 && (first == "run" || first == "model" || first == "tokenizer")) || first == "data" ||
-         (first == "init" && keys.size() == 2 && keys[1] == "from");
-}
-
-void make_paths_absolute(json& value, const fs::path& base) {
-  if (value.is_string()) value = absolute(base, value.get<std::string>());
-  if (value.is_structured()) {
-    for (json& item : value) make_paths_absolute(item, base);
-  }
-}
-
-Status refuse_override(const std::string& text, std::string_view expected) {
-  return Status::invalid(cat("--set ", text, ": expected ", expected));
-}
-
-Status apply_override(json& root, const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) return refuse_override(text, "key.path=value");
-  std::vector<std::string> keys = {""};
-  for (const char c : text.substr(0, equals)) {
-    if (c == '.') {
-      keys.emplace_back();
-    } else {
-      keys.back().push_back(c);
-    }
-  }
-  json* place = &root;
-  for (const std::string& key : keys) {
-    if (place->is_array()) {
-      size_t index = 0;
-      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), index);
-      if (error != std::errc() || end != key.data() + key.size() || index >= place->size()) {
-        return refuse_override(text,
-                               cat("an entry from 0 to ", place->size(), " (not including) in place of \"", key, '"'));
-      }
-      place = &(*place)[index];
-    } else if (place->is_object() || place->is_null()) {
-      place = &(*place)[key];
-    } else {
-      return refuse_override(text, cat("a key that holds no value itself in front of \"", key, '"'));
-    }
-  }
-  const std::string value_text = text.substr(equals + 1);
-  json value = json::parse(value_text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) value = value_text;
-  std::error_code error;
-  if (is_path_key(keys)) make_paths_absolute(value, fs::current_path(error));
-  *place = std::move(value);
-  return Status::ok();
-}
-
-// ---- fields --------------------------------------------------------------------------------------------------------
 void refuse_unknown(const json* object, const std::string& path, std::initializer_list<std::string_view> known,
                     ConfigProblems& problems) {
   if (object == nullptr || !object->is_object()) return;
@@ -202,7 +143,7 @@ class RecipeReader {
     refuse_unknown(find("init"), "init", {"seed", "from"}, problems_);
     if (const auto seed = init.integer("seed", {0, INT64_MAX})) recipe_.init_seed = static_cast<uint64_t>(*seed);
     if (const auto from = init.text("from")) {
-      recipe_.init_from = absolute(base_, *from);
+      recipe_.init_from = absolute_path(base_, *from);
       expect_file("init.from", *recipe_.init_from + "/config.json");
     } else if (recipe_.kind == RunKind::kSft && !init.has("from")) {
       init.problem("from", "the run or model folder that fine-tuning starts from");
@@ -212,12 +153,12 @@ class RecipeReader {
 
   void read_paths() {
     if (const auto run = fields_.text("run")) {
-      recipe_.run = absolute(base_, *run);
+      recipe_.run = absolute_path(base_, *run);
     } else if (!fields_.has("run")) {
       fields_.problem("run", "the folder of the run");
     }
     if (const auto model = fields_.text("model")) {
-      recipe_.model = absolute(base_, *model);
+      recipe_.model = absolute_path(base_, *model);
       expect_file("model", recipe_.model);
     } else if (recipe_.init_from) {
       recipe_.model = *recipe_.init_from + "/config.json";
@@ -225,17 +166,26 @@ class RecipeReader {
       fields_.problem("model", "the path of a config.json");
     }
     if (const auto tokenizer = fields_.text("tokenizer")) {
-      recipe_.tokenizer = absolute(base_, *tokenizer);
+      recipe_.tokenizer = absolute_path(base_, *tokenizer);
       expect_file("tokenizer", recipe_.tokenizer + "/tiktoken.model");
       expect_file("tokenizer", recipe_.tokenizer + "/tokenizer_config.json");
     } else if (recipe_.init_from) {
       std::error_code error;
       if (fs::exists(*recipe_.init_from + "/tiktoken.model", error)) recipe_.tokenizer = *recipe_.init_from;
     }
+    refuse_run_in("init.from", recipe_.init_from.value_or(""));
+    refuse_run_in("tokenizer", recipe_.tokenizer);
+  }
+
+  // A run that starts anew clears its folder.
+  void refuse_run_in(std::string_view key, const std::string& folder) {
+    std::error_code ignored;
+    if (folder.empty() || !fs::equivalent(recipe_.run, folder, ignored)) return;
+    problems_.add("run", cat("another folder than that of ", key), recipe_.run);
   }
 
   void add_shards(const std::string& key, const std::string& pattern, std::vector<std::string>& shards) {
-    const std::string path = absolute(base_, pattern);
+    const std::string path = absolute_path(base_, pattern);
     glob_t found = {};
     if (::glob(path.c_str(), 0, nullptr, &found) == 0) {
       shards.insert(shards.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);

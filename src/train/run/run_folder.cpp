@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
-#include "base/read_file.h"
+#include "train/run/tokenizer_files.h"
 #include "weights/atomic_file.h"
 
 namespace tandem::train {
@@ -33,45 +33,26 @@ bool is_run_file(const std::string& name) {
   return name.starts_with("bad-step-") && name.ends_with(".json");
 }
 
-Status copy_file(const std::string& from, const std::string& to) {
-  std::error_code error;
-  if (fs::equivalent(from, to, error)) return Status::ok();
-  const Result<std::string> bytes = read_file(from, "a tokenizer file");
-  if (!bytes.is_ok()) return bytes.status();
-  return write_file_atomic(to, bytes.value());
+// What a killed process was about to publish (weights/atomic_file.h): ".<name>.tmp-<process>-<number>".
+bool is_leftover(const std::string& name) {
+  const size_t end = name.find(".tmp-");
+  if (!name.starts_with('.') || end == std::string::npos) return false;
+  const std::string target = name.substr(1, end - 1);
+  return is_run_file(target) || (target.starts_with(kPrefix) && target.ends_with(kSuffix));
 }
 
-// Stop ids of a tokenizer that states none: the ids of the configuration, and the name that ends a message.
-std::string derived_generation_config(std::string_view config_json, const std::string& tokenizer_config) {
-  json out = json::object();
-  const json config = json::parse(config_json, nullptr, false);
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    if (config.contains(key)) out[key] = config[key];
-  }
-  const json tokenizer = json::parse(tokenizer_config, nullptr, false);
-  if (tokenizer.is_object() && tokenizer.contains("added_tokens_decoder")) {
-    for (const auto& [id, token] : tokenizer["added_tokens_decoder"].items()) {
-      int64_t number = 0;
-      const bool is_id = std::from_chars(id.data(), id.data() + id.size(), number).ec == std::errc();
-      if (is_id && token.is_object() && token.value("content", "") == "<|end_of_msg|>") out["eos_token_id"] = number;
-    }
-  }
-  return out.dump(2) + "\n";
+bool is_run_folder(const std::string& run_dir) {
+  std::error_code ignored;
+  return fs::exists(run_dir + "/recipe.json", ignored) && fs::exists(run_dir + "/checkpoints", ignored);
 }
 
-Status write_tokenizer_files(const Recipe& recipe, std::string_view config_json) {
-  if (recipe.tokenizer.empty()) return Status::ok();
-  for (const char* name : {"/tiktoken.model", "/tokenizer_config.json"}) {
-    TANDEM_RETURN_IF_ERROR(copy_file(recipe.tokenizer + name, recipe.run + name));
-  }
-  const std::string generation = "/generation_config.json";
+Result<std::vector<std::string>> names_in(const std::string& dir) {
+  std::vector<std::string> names;
   std::error_code error;
-  if (fs::exists(recipe.tokenizer + generation, error)) {
-    return copy_file(recipe.tokenizer + generation, recipe.run + generation);
-  }
-  const Result<std::string> names = read_file(recipe.tokenizer + "/tokenizer_config.json", "a tokenizer file");
-  if (!names.is_ok()) return names.status();
-  return write_file_atomic(recipe.run + generation, derived_generation_config(config_json, names.value()));
+  fs::directory_iterator it(dir, error);
+  for (const fs::directory_iterator end; !error && it != end; it.increment(error)) names.push_back(text_of(it->path()));
+  if (error) return folder_error(dir, "list the folder", error);
+  return names;
 }
 
 }  // namespace
@@ -113,37 +94,46 @@ Status set_aside_damaged(const std::string& path) {
   return error ? folder_error(path, "rename the damaged checkpoint", error) : Status::ok();
 }
 
-Status prepare_run_folder(const std::string& run_dir, ExistingRun existing) {
-  std::error_code error;
-  fs::create_directories(run_dir, error);
-  if (error) return folder_error(run_dir, "make the run's folder", error);
-  const bool is_run = fs::exists(run_dir + "/recipe.json", error) && fs::exists(run_dir + "/checkpoints", error);
-  if (is_run && existing == ExistingRun::kRefuse) {
+Status check_run_folder(const std::string& run_dir, ExistingRun existing) {
+  if (is_run_folder(run_dir)) {
+    if (existing != ExistingRun::kRefuse) return Status::ok();
     return Status::failed_precondition(
         cat(run_dir, ": there is a run in this folder: --resume goes on with it, --overwrite starts it anew"));
   }
-  std::vector<fs::path> old;
-  for (fs::directory_iterator it(run_dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = text_of(it->path());
-    if (!is_run && name != "checkpoints") {
-      return Status::invalid(
-          cat(run_dir, ": expected a new folder, an empty one or a run, found a folder with ", name));
-    }
-    if (is_run_file(name)) old.push_back(it->path());
+  const Result<std::vector<std::string>> names = names_in(run_dir);
+  if (!names.is_ok()) return names.status();
+  for (const std::string& name : names.value()) {
+    if (name == "checkpoints" || is_leftover(name)) continue;
+    return Status::invalid(cat(run_dir, ": expected a new folder, an empty one or a run, found a folder with ", name));
   }
-  if (error) return folder_error(run_dir, "list the run's folder", error);
-  for (size_t i = 0; existing == ExistingRun::kOverwrite && i < old.size(); ++i) {
-    fs::remove_all(old[i], error);
-    if (error) return folder_error(old[i].string(), "remove it", error);
+  return Status::ok();
+}
+
+Status prepare_run_folder(const std::string& run_dir, ExistingRun existing) {
+  TANDEM_RETURN_IF_ERROR(check_run_folder(run_dir, existing));
+  const Result<std::vector<std::string>> names = names_in(run_dir);
+  if (!names.is_ok()) return names.status();
+  std::error_code error;
+  for (const std::string& name : names.value()) {
+    if (!is_leftover(name) && !(existing == ExistingRun::kOverwrite && is_run_file(name))) continue;
+    fs::remove_all(run_dir + "/" + name, error);
+    if (error) return folder_error(run_dir + "/" + name, "remove it", error);
   }
-  fs::create_directories(run_dir + "/checkpoints", error);
-  return error ? folder_error(run_dir + "/checkpoints", "make the folder", error) : Status::ok();
+  const std::string checkpoints = run_dir + "/checkpoints";
+  fs::create_directories(checkpoints, error);
+  if (error) return folder_error(checkpoints, "make the folder", error);
+  const Result<std::vector<std::string>> saved = names_in(checkpoints);
+  if (!saved.is_ok()) return saved.status();
+  for (const std::string& name : saved.value()) {
+    if (is_leftover(name)) fs::remove(checkpoints + "/" + name, error);
+  }
+  return Status::ok();
 }
 
 Status write_run_files(const Recipe& recipe, std::string_view config_json) {
   TANDEM_RETURN_IF_ERROR(write_file_atomic(recipe.run + "/recipe.json", recipe_json(recipe)));
   TANDEM_RETURN_IF_ERROR(write_file_atomic(recipe.run + "/config.json", config_json));
-  return write_tokenizer_files(recipe, config_json);
+  return recipe.tokenizer.empty() ? Status::ok() : copy_tokenizer_files(recipe.tokenizer, recipe.run, config_json);
 }
 
 std::string run_identity(const Recipe& recipe, std::string_view config_json,

@@ -28,8 +28,11 @@ Status prune_checkpoints(const std::string& run_dir, int64_t keep);
 Status set_aside_damaged(const std::string& path);
 
 enum class ExistingRun { kRefuse, kResume, kOverwrite };
-// Makes the folder; with kOverwrite the files of the run that is there go. kFailedPrecondition when there is a run and
-// nothing says what to do with it; kInvalidArgument when there are other files.
+// Of a folder that exists: kFailedPrecondition when there is a run and nothing says what to do with it;
+// kInvalidArgument when there are other files. Changes nothing.
+Status check_run_folder(const std::string& run_dir, ExistingRun existing);
+// After the same checks: the folder of the checkpoints is there, what a killed process left half written goes, and with
+// kOverwrite the files of the run that is there.
 Status prepare_run_folder(const std::string& run_dir, ExistingRun existing);
 // Recipe, configuration and tokenizer files.
 Status write_run_files(const Recipe& recipe, std::string_view config_json);

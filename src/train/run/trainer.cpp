@@ -16,7 +16,9 @@
 #include "train/run/device_choice.h"
 #include "train/run/initial_model.h"
 #include "train/run/loss_guard.h"
+#include "train/run/run_lock.h"
 #include "train/run/run_log.h"
+#include "train/run/tokenizer_files.h"
 #include "train/run/train_checkpoint.h"
 #include "train/run/train_step.h"
 
@@ -269,18 +271,27 @@ Result<TrainSummary> train_checked(const Recipe& recipe, const TrainOptions& opt
     return Status::invalid("mtp_loss_weight: expected a model with num_nextn_predict_layers 1, found none");
   }
   if (recipe.mxfp8_activations) TANDEM_RETURN_IF_ERROR(check_mxfp8_widths(config.value()));
+  TANDEM_RETURN_IF_ERROR(check_host_memory(device.value(), num_held_values(config.value())));
+  if (!recipe.tokenizer.empty()) {
+    const Status fits = check_tokenizer_files(recipe.tokenizer, config.value().vocab_size);
+    if (!fits.is_ok()) return Status(fits.code(), cat("tokenizer: ", fits.message()));
+  }
   const Result<RunData> data = RunData::open(recipe, config.value().vocab_size, config.value().pad_token_id);
   if (!data.is_ok()) return data.status();
-  TANDEM_RETURN_IF_ERROR(prepare_run_folder(recipe.run, options.existing));
+  const Result<RunLock> lock = RunLock::take(recipe.run);
+  if (!lock.is_ok()) return lock.status();
+  TANDEM_RETURN_IF_ERROR(check_run_folder(recipe.run, options.existing));
   const std::string identity = run_identity(recipe, config_json.value(), data.value().fingerprints());
   const Result<std::optional<TrainCheckpoint>> checkpoint = checkpoint_to_resume(recipe, options, identity);
   if (!checkpoint.is_ok()) return checkpoint.status();
-  TANDEM_RETURN_IF_ERROR(write_run_files(recipe, config_json.value()));
   const TrainCheckpoint* resumed = checkpoint.value() ? &*checkpoint.value() : nullptr;
   Result<TrainModel> model =
       resumed != nullptr ? TrainModel::random(config.value(), 0, InitStyle::kTraining, at::kFloat, device.value())
                          : initial_model(recipe, config.value(), device.value(), options.progress);
   if (!model.is_ok()) return model.status();
+  // What cannot start has touched nothing.
+  TANDEM_RETURN_IF_ERROR(prepare_run_folder(recipe.run, options.existing));
+  TANDEM_RETURN_IF_ERROR(write_run_files(recipe, config_json.value()));
   Trainer trainer(recipe, options, data.value(), model.value(), device.value());
   TANDEM_RETURN_IF_ERROR(trainer.begin(resumed, identity));
   return trainer.run();
@@ -292,8 +303,13 @@ Result<TrainSummary> train(const Recipe& recipe, const TrainOptions& options) {
   try {
     return train_checked(recipe, options);
   } catch (const std::exception& error) {  // LibTorch reports a full memory and a lost device this way
-    const std::string_view reason = error.what();
-    return Status::exhausted(cat("training stopped: ", reason.substr(0, reason.find('\n'))));
+    std::string_view reason = error.what();
+    reason = reason.substr(0, reason.find('\n'));
+    constexpr std::string_view kAllocator = "DefaultCPUAllocator: ";  // behind the place in LibTorch's source
+    if (const size_t at = reason.find(kAllocator); at != std::string_view::npos) {
+      reason.remove_prefix(at + kAllocator.size());
+    }
+    return Status::exhausted(cat("training stopped: ", reason));
   }
 }
 
