@@ -35,17 +35,19 @@ inline ApiOptions toy_options(const Tokenizer& tokenizer) {
 
 class Api {
  public:
-  explicit Api(Tokenizer toy, std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr)
+  explicit Api(Tokenizer toy, std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr,
+               ApiKeys keys = {})
       : tokenizer(std::move(toy)) {
     engine.model_facts.vocab_size = tokenizer.vocab_size();
-    auto created = ApiServer::create(engine, tokenizer, options ? *options : toy_options(tokenizer), observer,
-                                     [] { return std::string("# metrics\n"); });
+    auto created = ApiServer::create(
+        engine, tokenizer, options ? *options : toy_options(tokenizer), observer,
+        [] { return std::string("# metrics\n"); }, std::move(keys));
     EXPECT_TRUE(created.is_ok()) << created.status().message();
     server.emplace(std::move(created).value());
   }
   // Single bytes as tokens.
-  explicit Api(std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr)
-      : Api(named_tokenizer(single_bytes()), std::move(options), observer) {}
+  explicit Api(std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr, ApiKeys keys = {})
+      : Api(named_tokenizer(single_bytes()), std::move(options), observer, std::move(keys)) {}
 
   // Every candidate of every request says this; control names in it are control ids.
   void says(const std::string& text, EngineFinish end = EngineFinish::kLength) {
