@@ -144,6 +144,20 @@ inline void expect_same_message(const SeenMessage& a, const SeenMessage& b) {
   }
 }
 
+// The same request whole and streamed, one and several tokens an output: one message.
+inline SeenMessage both(Api& api, const ordered_json& body, StreamRules rules = {}) {
+  const ordered_json whole = api.chat(body);
+  const SeenMessage message = seen_message(whole["choices"][0]);
+  for (const size_t tokens : {1u, 2u, 7u}) {
+    api.engine.tokens_per_output = tokens;
+    const SeenStream streamed = api.stream(body, rules);
+    expect_same_message(streamed.messages.at(0), message);
+    EXPECT_EQ(streamed.messages.at(0).usage, whole["usage"]);
+  }
+  api.engine.tokens_per_output = 1;
+  return message;
+}
+
 inline const ordered_json kOneTool = {
     {"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}}}}};
 
