@@ -81,8 +81,8 @@ Result<ApiServer> ApiServer::create(EngineService& engine, const Tokenizer& toke
                                     RequestObserver* observer, std::function<std::string()> metrics_text,
                                     ApiKeys keys) {
   if (options.served_names.empty()) return Status::invalid("served names: expected at least one, found none");
-  auto context = std::make_shared<ApiContext>(
-      ApiContext{engine, tokenizer, std::move(options), observer, std::move(metrics_text), std::move(keys), std::nullopt, {}});
+  auto context = std::make_shared<ApiContext>(ApiContext{
+      engine, tokenizer, std::move(options), observer, std::move(metrics_text), std::move(keys), std::nullopt, {}});
   if (const auto format = detect_chat_format(tokenizer); format.is_ok()) {
     context->chat_format = format.value();
     context->channel_openers = channel_openers(tokenizer, format.value());

@@ -46,7 +46,6 @@ void GenerationRun::start(std::vector<EngineRequest> requests) {
     record.num_candidates = request.num_candidates;
     num_open_ += num_candidates;
   }
-  has_tokens_.assign(requests.size(), false);
   requests_ = std::move(requests);
   // Posted, so that no output is received before the last prompt is submitted.
   exchange_->post([self = shared_from_this()] { self->submit_all(); });
@@ -151,11 +150,6 @@ void GenerationRun::observe(const Arrival& arrival) {
   record.generated_tokens += num_tokens;
   Clock::time_point& last = last_arrival_[arrival.prompt][static_cast<size_t>(output.candidate)];
   if (num_tokens > 0) {
-    const bool is_first = !has_tokens_[arrival.prompt];
-    has_tokens_[arrival.prompt] = true;
-    if (context_->observer != nullptr && is_first) {
-      context_->observer->on_first_token(std::chrono::duration<double>(arrival.time - started_).count());
-    }
     if (context_->observer != nullptr && last != Clock::time_point()) {
       context_->observer->on_tokens(std::chrono::duration<double>(arrival.time - last).count(), num_tokens);
     }

@@ -84,8 +84,6 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   std::vector<std::vector<Clock::time_point>> last_arrival_;  // [prompt][candidate]
   std::vector<std::vector<bool>> ended_;                      // the engine's end was seen, or the reply was over before
   std::vector<RequestRecord> records_;
-  std::vector<bool> has_tokens_;  // of each prompt
-  Clock::time_point started_ = Clock::now();
   size_t num_open_ = 0;  // candidates that are not over
   bool begun_ = false;
   bool done_ = false;  // answered, failed or abandoned

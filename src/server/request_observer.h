@@ -23,8 +23,6 @@ struct RequestRecord {
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;
-  // The first token of a prompt, this long after the request was read. Any thread.
-  virtual void on_first_token(double seconds) = 0;
   // `num_tokens` of one candidate arrived, this long after its tokens before. Any thread.
   virtual void on_tokens(double seconds_since_last, int64_t num_tokens) = 0;
   // Once for each prompt the engine took, when its last candidate ended. Any thread.

@@ -35,17 +35,19 @@ inline ApiOptions toy_options(const Tokenizer& tokenizer) {
 
 class Api {
  public:
-  explicit Api(Tokenizer toy, std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr)
+  explicit Api(Tokenizer toy, std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr,
+               ApiKeys keys = {})
       : tokenizer(std::move(toy)) {
     engine.model_facts.vocab_size = tokenizer.vocab_size();
-    auto created = ApiServer::create(engine, tokenizer, options ? *options : toy_options(tokenizer), observer,
-                                     [] { return std::string("# metrics\n"); });
+    auto created = ApiServer::create(
+        engine, tokenizer, options ? *options : toy_options(tokenizer), observer,
+        [] { return std::string("# metrics\n"); }, std::move(keys));
     EXPECT_TRUE(created.is_ok()) << created.status().message();
     server.emplace(std::move(created).value());
   }
   // Single bytes as tokens.
-  explicit Api(std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr)
-      : Api(named_tokenizer(single_bytes()), std::move(options), observer) {}
+  explicit Api(std::optional<ApiOptions> options = std::nullopt, RequestObserver* observer = nullptr, ApiKeys keys = {})
+      : Api(named_tokenizer(single_bytes()), std::move(options), observer, std::move(keys)) {}
 
   // Every candidate of every request says this; control names in it are control ids.
   void says(const std::string& text, EngineFinish end = EngineFinish::kLength) {
@@ -140,6 +142,20 @@ inline void expect_same_message(const SeenMessage& a, const SeenMessage& b) {
     EXPECT_EQ(a.calls[i].name, b.calls[i].name);
     EXPECT_EQ(a.calls[i].arguments, b.calls[i].arguments);
   }
+}
+
+// The same request whole and streamed, one and several tokens an output: one message.
+inline SeenMessage both(Api& api, const ordered_json& body, StreamRules rules = {}) {
+  const ordered_json whole = api.chat(body);
+  const SeenMessage message = seen_message(whole["choices"][0]);
+  for (const size_t tokens : {1u, 2u, 7u}) {
+    api.engine.tokens_per_output = tokens;
+    const SeenStream streamed = api.stream(body, rules);
+    expect_same_message(streamed.messages.at(0), message);
+    EXPECT_EQ(streamed.messages.at(0).usage, whole["usage"]);
+  }
+  api.engine.tokens_per_output = 1;
+  return message;
 }
 
 inline const ordered_json kOneTool = {

@@ -316,15 +316,23 @@ TEST_F(ChatFields, ModelsAreMatchedBeforeAnyFrame) {
 }
 
 TEST_F(ChatFields, OwnersAreKeysNobodyCanRead) {
+  auto keys = ApiKeys::create({"secret-key", "other-key"});
+  ASSERT_TRUE(keys.is_ok());
+  Api guarded(std::nullopt, nullptr, std::move(keys).value());
   const auto owner = [&](HttpHeaders headers) {
-    api.send("/v1/chat/completions", kHello, std::move(headers));
-    return api.engine.submitted.back().scope.owner;
+    guarded.send("/v1/chat/completions", kHello, std::move(headers));
+    return guarded.engine.submitted.back().scope.owner;
   };
   const std::string bearer = owner({{"authorization", "Bearer secret-key"}});
   EXPECT_EQ(owner({{"x-api-key", "secret-key"}}), bearer);
-  EXPECT_NE(owner({{"x-api-key", "other"}}), bearer);
-  EXPECT_EQ(owner({}), "");
+  EXPECT_NE(owner({{"x-api-key", "other-key"}}), bearer);
+  EXPECT_NE(bearer, "");
   EXPECT_EQ(bearer.find("secret"), std::string::npos);
+  EXPECT_EQ(guarded.get("/v1/models")->response().status, 401);
+  EXPECT_EQ(guarded.send("/v1/chat/completions", kHello)->response().status, 401);
+  EXPECT_EQ(guarded.get("/health")->response().status, 200);
+  api.send("/v1/chat/completions", kHello, {{"x-api-key", "any"}});
+  EXPECT_EQ(api.engine.submitted.back().scope.owner, "") << "without keys all are one";
 }
 
 TEST(ChatStrictVendor, RefusesWhatTheHostedApiRefuses) {
