@@ -46,8 +46,6 @@ class MetricsObserver final : public RequestObserver {
  public:
   explicit MetricsObserver(ServerMetrics& metrics) : metrics_(metrics) {}
 
-  void on_first_token(double seconds) override { metrics_.observe_first_token(seconds); }
-
   void on_tokens(double seconds_since_last, int64_t num_tokens) override {
     metrics_.observe_inter_token(seconds_since_last, num_tokens);
   }
@@ -60,6 +58,7 @@ class MetricsObserver final : public RequestObserver {
     observation.generated_tokens = record.generated_tokens;
     observation.max_tokens = record.max_tokens;
     observation.num_candidates = record.num_candidates;
+    if (record.times.first_token > 0) metrics_.observe_first_token(record.times.first_token - record.times.arrived);
     metrics_.observe(observation);
   }
 

@@ -150,7 +150,7 @@ TEST(HttpMessage, NothingFromOutsideAddsHeaders) {
   EXPECT_THAT(head, testing::HasSubstr("Content-Length: 3\r\n"));
   EXPECT_THAT(head, testing::Not(testing::HasSubstr("Content-Length: 7\r\n")));
   EXPECT_EQ(http_error(400, "a \"b\" \\ \n").body,
-            "{\"error\":{\"message\":\"a \\\"b\\\" \\\\ \\u000a\",\"type\":\"invalid_request_error\",\"param\":null,"
+            "{\"error\":{\"message\":\"a \\\"b\\\" \\\\ \\n\",\"type\":\"invalid_request_error\",\"param\":null,"
             "\"code\":null}}");
 }
 
