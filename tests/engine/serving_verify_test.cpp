@@ -2,10 +2,10 @@
 // given to nobody again.
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/serving_support.h"
+#include "support/temp_folder.h"
 
 namespace tandem {
 namespace {
@@ -22,14 +22,6 @@ using ::testing::HasSubstr;
 
 class ServingVerifyTest : public ::testing::Test {
  protected:
-  ServingVerifyTest() {
-    dir_ = (std::filesystem::temp_directory_path() / "tandem_verify_XXXXXX").string();
-    TANDEM_CHECK(::mkdtemp(dir_.data()) != nullptr, "no temporary folder");
-  }
-  ~ServingVerifyTest() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(dir_, ignored);
-  }
   LoadedModel& model() { return *model_; }
   ServingOptions options() {
     ServingOptions options = small_options();
@@ -59,7 +51,8 @@ class ServingVerifyTest : public ::testing::Test {
   }
 
   std::unique_ptr<LoadedModel> model_ = test::load_model(test::tiny_dir());
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
   std::vector<std::string> events_;
 };
 
@@ -81,6 +74,22 @@ TEST_F(ServingVerifyTest, SoundHitsPassWhateverComputedThem) {
   EXPECT_EQ(metrics.verify_done + metrics.verify_skipped, metrics.verify_hits);
   EXPECT_GT(metrics.verify_seconds, 0);
   engine.expect_no_leak();
+}
+
+TEST_F(ServingVerifyTest, AShortGapIsNotIdleTime) {
+  ServingOptions busy = options();
+  busy.verify_quiet_seconds = 3600;
+  busy.verify_busy_share = 0;
+  Engine engine(model(), busy);
+  for (const char* id : {"cold", "warm"}) {
+    engine.submit(greedy_request(id, random_prompt(150, 1), 2));
+    engine.run();
+  }
+  EXPECT_EQ(engine.reply("warm").cached_tokens, 128);
+  EXPECT_EQ(engine->metrics().verify_hits, 1);
+  EXPECT_FALSE(engine->step());  // it waits for a quiet hour
+  EXPECT_EQ(engine->metrics().verify_done, 0);
+  EXPECT_EQ(engine->metrics().verify_seconds, 0);
 }
 
 TEST_F(ServingVerifyTest, PreemptionsLeaveHitsThatPass) {

@@ -48,6 +48,8 @@ Status check_options(const ServingOptions& options) {
          cat("verify rate is ", options.verify_rate, ", expected a share in [0, 1]"));
   expect(options.verify_busy_share >= 0 && options.verify_busy_share <= 1,
          cat("verify busy share is ", options.verify_busy_share, ", expected a share in [0, 1]"));
+  expect(options.verify_quiet_seconds >= 0,
+         cat("verify quiet time is ", options.verify_quiet_seconds, " s, expected at least 0"));
   expect(options.swap_bytes >= 0, cat("swap space is ", options.swap_bytes, " bytes, expected at least 0"));
   expect(options.remembered_requests >= 0 && options.remembered_tokens >= 0,
          "remembered requests and tokens: expected at least 0");

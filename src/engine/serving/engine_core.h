@@ -133,6 +133,7 @@ class EngineCore {
   SamplerScratch scratch_;
   std::vector<Delivery> deliveries_;
 
+  double last_step_ = 0;    // when it ended
   EngineMetrics counters_;  // the counters of it
 };
 

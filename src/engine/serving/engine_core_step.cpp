@@ -20,7 +20,12 @@ std::span<float> logits_row(const MatrixView<float>& logits, int64_t row) {
 }  // namespace
 
 bool EngineCore::compute_step() {
-  if (!scheduler_->has_work()) return verifier_ && verifier_->run_idle(scheduler_->step_time());
+  if (!scheduler_->has_work()) {
+    if (!verifier_) return false;
+    const bool is_quiet = now() - last_step_ >= options_.verify_quiet_seconds;
+    return is_quiet ? verifier_->run_idle(scheduler_->step_time())
+                    : verifier_->run_busy(counters_.compute_seconds, scheduler_->step_time());
+  }
   const SchedulerStep& step = scheduler_->plan(now());
   note_admitted(step);
   if (step.rows.empty()) return false;
@@ -33,7 +38,8 @@ bool EngineCore::compute_step() {
   }
   sample_rows(logits.value());
   commit_rows(logits.value());
-  const double seconds = now() - begin;
+  last_step_ = now();
+  const double seconds = last_step_ - begin;
   scheduler_->step_done(seconds);
   counters_.compute_seconds += seconds;
   count_step();

@@ -32,7 +32,8 @@ struct ServingOptions {
   std::optional<int64_t> context_limit;  // tokens of a sequence; none: the model's. Never more than the cache holds
 
   double verify_rate = 0;           // share of the hits that are computed again, in [0, 1]
-  double verify_busy_share = 0.02;  // of the compute time, while requests run; unlimited while none does
+  double verify_busy_share = 0.02;  // of the compute time, while requests run or ran a moment ago; then unlimited
+  double verify_quiet_seconds = 1;  // that moment: nothing to compute for so long
   int64_t verify_queue = 16;        // hits waiting for that; more are skipped
   std::string verify_dump_dir;      // where a failure's reproducer goes; empty: nowhere
 

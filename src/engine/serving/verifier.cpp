@@ -128,12 +128,13 @@ bool Verifier::run_idle(const StepTime& step_time) {
   return true;
 }
 
-void Verifier::run_busy(double compute_seconds, const StepTime& step_time) {
+bool Verifier::run_busy(double compute_seconds, const StepTime& step_time) {
   const double budget = options_.verify_busy_share * compute_seconds - counts_.busy_seconds;
-  if (budget < kMaxChunkSeconds || !begin_job()) return;
+  if (budget < kMaxChunkSeconds || !begin_job()) return false;
   const double before = counts_.seconds;
   run_chunk(chunk_end(step_time));
   counts_.busy_seconds += counts_.seconds - before;
+  return true;
 }
 
 // Makes the first job active. False: there is none, or no room for it now.

@@ -6,8 +6,8 @@
 //   owner, dumped as JSON, and the prefix is quarantined from the first wrong unit on.
 //
 //   Cost     chunks of at most kMaxChunkSeconds by the scheduler's model of a step, so that a request that arrives
-//            waits for one such chunk at most. While no request runs, as many as there are; while some do, only within
-//            verify_busy_share of the compute time.
+//            waits for one such chunk at most. After verify_quiet_seconds without a request, as many as there are; else
+//            only within verify_busy_share of the compute time: a request that comes in a short gap hardly ever waits.
 //   Memory   blocks of the pool that are free, or a quarter of what could be evicted: no more of other people's
 //            prefixes is spent on a proof. They are given back when a request wants them, and the proof begins again
 //            later.
@@ -73,8 +73,8 @@ class Verifier final : public BlockLender {
   void on_forked(SeqId from, SeqId to);
   void forget(SeqId id);
 
-  bool run_idle(const StepTime& step_time);  // false: nothing to do
-  void run_busy(double compute_seconds, const StepTime& step_time);
+  bool run_idle(const StepTime& step_time);                          // false: nothing to do
+  bool run_busy(double compute_seconds, const StepTime& step_time);  // false: not now
   const VerifyCounts& counts() const { return counts_; }
 
   int64_t lent_blocks() const override { return lent_blocks_; }
