@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/cat.h"
 #include "command.h"
@@ -23,6 +24,8 @@
 
 namespace tandem::app {
 namespace {
+
+constexpr double kLastAnswerSeconds = 5;  // for what a stopping server tells its last clients
 
 struct ServeFlags {
   CommonFlags common;
@@ -163,9 +166,12 @@ void stop_gracefully(const ServeFlags& flags, HttpServer& http, ServingEngine& e
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  const int64_t cut = http.drain(flags.drain_seconds);
-  if (cut > 0) spdlog::warn("{} requests were cut off", cut);
-  engine.drain(0);
+  // The engine ends what is still running when the time is over, while the connections still carry what their clients
+  // are told of it.
+  std::thread engine_drain([&] { engine.drain(flags.drain_seconds); });
+  const int64_t cut = http.drain(flags.drain_seconds + kLastAnswerSeconds);
+  engine_drain.join();
+  if (cut > 0) spdlog::warn("{} connections were cut off", cut);
 }
 
 int run_serve(ServeFlags& flags) {

@@ -44,15 +44,16 @@ void ChatRun::begin() {
 }
 
 HttpHeaders ChatRun::headers() const {
-  return {{"X-Msh-Usage-Prompt-Tokens", cat(prompt_tokens_)}, {"X-Msh-Usage-Cached-Tokens", cat(cached_tokens())}};
+  return {{"X-Msh-Usage-Prompt-Tokens", cat(prompt_tokens_)},
+          {"X-Msh-Usage-Cached-Tokens", cat(reported_cached_tokens())}};
 }
 
 Usage ChatRun::usage_of(const ChatCandidate& candidate) const {
-  return {prompt_tokens_, candidate.num_tokens(), cached_tokens(), candidate.num_reasoning_tokens()};
+  return {prompt_tokens_, candidate.num_tokens(), reported_cached_tokens(), candidate.num_reasoning_tokens()};
 }
 
 Usage ChatRun::usage() const {
-  Usage sum{prompt_tokens_, 0, cached_tokens(), 0};
+  Usage sum{prompt_tokens_, 0, reported_cached_tokens(), 0};
   for (const ChatCandidate& candidate : candidates_) {
     sum.completion_tokens += candidate.num_tokens();
     sum.reasoning_tokens += candidate.num_reasoning_tokens();

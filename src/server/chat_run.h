@@ -1,6 +1,7 @@
 // server/chat_run.h: answers one /v1/chat/completions request, streamed or whole.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ class ChatRun : public GenerationRun {
  private:
   ChatRun(std::shared_ptr<HttpExchange> exchange, std::shared_ptr<const ApiContext> context, ChatAsk ask);
   bool wants_ids() const { return ask_.options.return_token_ids || ask_.options.internal_content; }
+  // The channel opener is cached with a prompt but not counted in it (chat.md §5.3): never more than the prompt.
+  int64_t reported_cached_tokens() const { return std::min(cached_tokens(), prompt_tokens_); }
   Usage usage() const;
   Usage usage_of(const ChatCandidate& candidate) const;
   void frame(std::string& text, std::string_view choice, bool may_have_usage = true) const;

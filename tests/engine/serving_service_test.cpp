@@ -180,6 +180,31 @@ TEST_F(ServingServiceTest, PromptLogprobsCoverThePromptAndUseNoCache) {
   }
   EXPECT_EQ(engine.reply("x").tokens, alone(model(), greedy_request("", prompt, 3)));
   EXPECT_TRUE(engine.reply("scored").tokens.empty());
+  EngineRequest one = greedy_request("one", {prompt[0]}, 1);  // a prompt of one token
+  one.prompt_logprobs = true;
+  engine.submit(one);
+  engine.run();
+  ASSERT_EQ(engine.reply("one").prompt.size(), 1u);
+  EXPECT_EQ(engine.reply("one").prompt[0].token, prompt[0]);
+  EXPECT_FALSE(engine.reply("one").prompt[0].logprob.has_value());
+  engine.expect_no_leak();
+}
+
+// The prompt is computed again for candidates that found no place beside the others; what it said was delivered before.
+TEST_F(ServingServiceTest, PromptLogprobsOfMoreCandidatesThanRun) {
+  ServingOptions options = small_options();
+  options.scheduler.max_running = 2;
+  Engine engine(model(), options);
+  const Tokens prompt = random_prompt(40, 6);
+  EngineRequest request = greedy_request("x", prompt, 5);
+  request.prompt_logprobs = true;
+  request.logprobs = 1;
+  request.num_candidates = 5;
+  engine.submit(request);
+  engine.run();
+  const Tokens expected = alone(model(), greedy_request("", prompt, 5));
+  for (int64_t c = 0; c < 5; ++c) EXPECT_EQ(engine.reply("x", c).tokens, expected) << c;
+  EXPECT_EQ(engine.reply("x").prompt.size(), prompt.size());
   engine.expect_no_leak();
 }
 

@@ -142,7 +142,10 @@ void EngineCore::start(EngineRequest request, OutputSink sink, double arrived) {
   active->max_new_tokens = std::min(request.max_tokens, context_limit_ - active->prompt_tokens);
   active->times.arrived = arrived;
   active->num_open = request.num_candidates;
-  if (request.prompt_logprobs) active->prompt_outputs.resize(request.prompt.size());
+  if (request.prompt_logprobs) {
+    active->prompt_outputs.resize(request.prompt.size());
+    active->prompt_outputs[0].token = request.prompt[0];  // nothing says how probable it is
+  }
   const uint64_t seed = request.sampling.seed ? *request.sampling.seed : random_seed();
   for (int64_t i = 0; i < request.num_candidates; ++i) {
     SamplingParams params = request.sampling;

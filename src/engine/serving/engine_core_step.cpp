@@ -86,7 +86,9 @@ void EngineCore::build_plan(const SchedulerStep& step) {
                             .subspan(static_cast<size_t>(scheduled.begin), static_cast<size_t>(scheduled.num_tokens));
     plan_.tokens.insert(plan_.tokens.end(), tokens.begin(), tokens.end());
 
-    const bool wants_prompt = request.request.prompt_logprobs && scheduled.begin + 1 < request.prompt_tokens;
+    // Once: a prompt computed again, for a candidate that waited or was preempted, has told what it has to tell.
+    const bool wants_prompt =
+        request.request.prompt_logprobs && !request.is_prompt_done && scheduled.begin + 1 < request.prompt_tokens;
     SequenceStep& sequence = plan_.sequences[i];
     sequence.cache = static_cast<int64_t>(views_.size());
     sequence.num_tokens = scheduled.num_tokens;
@@ -155,7 +157,6 @@ Status EngineCore::read_prompt_logprobs(const StepRow& row, const MatrixView<flo
     TANDEM_RETURN_IF_ERROR(top_logprobs(values, wanted, top_scratch_));
     output.top.assign(top_scratch_.begin(), top_scratch_.end());
   }
-  request.prompt_outputs[0].token = tokens[0];
   return Status::ok();
 }
 
