@@ -242,6 +242,11 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->capture_default_str();
   command->add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute every prompt from its start");
   command->add_flag("--poison", flags.serving.poison, "fill unwritten cache with NaN and look for it (slower)");
+  command
+      ->add_option("--audit-steps", flags.serving.audit_steps,
+                   "steps between two checks of the whole cache, and one when the engine falls idle; 0: never")
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
+      ->capture_default_str();
   command->add_option("--max-sequences", flags.serving.scheduler.max_running, "computed at the same time")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();

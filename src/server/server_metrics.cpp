@@ -126,6 +126,9 @@ struct ServerMetrics::Impl {
   const std::string refused_help = "Stored states that failed their checksum; sequences that were not finite.";
   Counter& refused_checksum = counter("tandem:cache_refused_total", refused_help, {{"reason", "checksum"}});
   Counter& refused_non_finite = counter("tandem:cache_refused_total", refused_help, {{"reason", "non_finite"}});
+  const std::string audit_help = "Audits of the whole cache, by the outcome.";
+  Counter& audits_sound = counter("tandem:cache_audits_total", audit_help, {{"result", "sound"}});
+  Counter& audits_failed = counter("tandem:cache_audits_total", audit_help, {{"result", "failed"}});
 
   const std::string verify_help = "Cache hits recomputed from scratch, by the outcome.";
   Gauge& verify_wanted = gauge("tandem:verify_wanted_rate", "Share of hits that are to be verified.");
@@ -192,6 +195,8 @@ void ServerMetrics::Impl::read_cache(const EngineMetrics& engine) {
   raise(checkpoints_skipped, engine.checkpoints_skipped);
   raise(refused_checksum, engine.refused_checkpoints);
   raise(refused_non_finite, engine.refused_non_finite);
+  raise(audits_sound, engine.audits - engine.audits_failed);
+  raise(audits_failed, engine.audits_failed);
 }
 
 void ServerMetrics::Impl::read_verification(const EngineMetrics& engine) {

@@ -1,4 +1,5 @@
-// What the serving engine tells of its cache: states and sequences that it refuses to share.
+// What the serving engine tells of its cache: states and sequences that it refuses to share, and audits while it
+// serves.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@ using test::random_prompt;
 using test::small_options;
 using test::Tokens;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class ServingWatchTest : public ::testing::Test {
  protected:
@@ -95,6 +97,74 @@ TEST_F(ServingWatchTest, ASequenceThatIsNotFiniteIsTold) {
   engine.run();
   EXPECT_EQ(engine.reply("second").tokens, alone(model(), greedy_request("", prompt, 4)));
   engine.expect_no_leak();
+}
+
+TEST_F(ServingWatchTest, AuditsOfASoundCacheFindNothing) {
+  ServingOptions audited = options();
+  audited.audit_steps = 3;
+  audited.verify_rate = 1;
+  audited.cache_bytes = int64_t{56} * 73728;  // too little for all: some are preempted
+  audited.scheduler.high_utilisation = 1;
+  Engine engine(model(), audited);
+  for (int64_t i = 0; i < 11; ++i) {
+    EngineRequest request = greedy_request(
+        cat("r", i), test::joined(random_prompt(130, 1), random_prompt(100 + 2 * i, 2 + static_cast<uint64_t>(i))),
+        160);
+    request.num_candidates = i == 0 ? 2 : 1;
+    engine.submit(std::move(request));
+  }
+  engine.run();
+  const EngineMetrics metrics = engine->metrics();
+  EXPECT_GT(metrics.preemptions, 0);
+  EXPECT_GE(metrics.audits, metrics.steps / 3);
+  EXPECT_EQ(metrics.audits_failed, 0) << engine->health().problem;
+  EXPECT_THAT(events_, IsEmpty());
+}
+
+TEST_F(ServingWatchTest, AuditsAreCountedInStepsAndOneComesWhenItFallsIdle) {
+  ServingOptions audited = options();
+  audited.audit_steps = 4;
+  Engine engine(model(), audited);
+  engine.submit(greedy_request("r", random_prompt(50, 1), 10));  // one step a token
+  engine.run();
+  EXPECT_EQ(engine->metrics().steps, 10);
+  EXPECT_EQ(engine->metrics().audits, 3);  // after 4, 8, and the last
+  EXPECT_FALSE(engine->step());
+  EXPECT_EQ(engine->metrics().audits, 3);  // nothing has changed since
+
+  Engine unwatched(model(), options());
+  unwatched.submit(greedy_request("r", random_prompt(50, 1), 10));
+  unwatched.run();
+  EXPECT_EQ(unwatched->metrics().audits, 0);
+}
+
+TEST_F(ServingWatchTest, AnAuditThatFailsIsToldAndIsTheEnginesProblem) {
+  ServingOptions audited = options();
+  audited.audit_steps = 2;
+  Engine engine(model(), audited);
+  // A sequence whose state was rewritten by nobody's step.
+  ASSERT_TRUE(engine->cache().admit(SeqId(1000), random_prompt(20, 7), {}, 20).has_value());
+  ASSERT_TRUE(engine->cache().prepare_step(SeqId(1000), 20));
+  ++std::get<KdaState>(engine->cache().view(SeqId(1000)).layers[0]).state_version;
+  engine.submit(greedy_request("r", random_prompt(50, 1), 8));
+  engine->step();
+  EXPECT_EQ(engine->health().problem, "");
+  engine.run();
+  EXPECT_GT(engine->metrics().audits_failed, 1);
+  ASSERT_EQ(events_.size(), 1u);  // the same finding is told once
+  EXPECT_THAT(events_[0], HasSubstr("I1: sequence 1000: layer 0"));
+  EXPECT_EQ(engine->health().problem, events_[0]);
+  EXPECT_EQ(engine.reply("r").tokens.size(), 8u);  // the others are served
+  engine->cache().release(SeqId(1000));
+  engine.expect_no_leak();
+}
+
+TEST_F(ServingWatchTest, ANegativeNumberOfAuditStepsIsRefused) {
+  ServingOptions wrong = options();
+  wrong.audit_steps = -1;
+  const auto engine = ServingEngine::create(model(), wrong);
+  EXPECT_EQ(engine.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(engine.status().message(), HasSubstr("audit steps is -1"));
 }
 
 }  // namespace

@@ -108,6 +108,8 @@ class EngineCore {
   void fail_step(const Status& why);
   void count_step();
   void report_refusals();
+  void audit_cache();
+  void report_problem(const std::string& problem);
   bool is_last_prompt_row(const StepRow& row) const;
 
   LoadedModel& model_;
@@ -136,6 +138,7 @@ class EngineCore {
   SamplerScratch scratch_;
   std::vector<Delivery> deliveries_;
 
+  int64_t unaudited_steps_ = 0;
   int64_t reported_checkpoints_ = 0;  // of HybridCacheStats::refused_*
   int64_t reported_non_finite_ = 0;
   double last_step_ = 0;    // when it ended

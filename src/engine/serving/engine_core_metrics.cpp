@@ -11,6 +11,8 @@ void EngineCore::read_metrics(EngineMetrics& metrics) const {
   metrics.steps_by_tokens = counters_.steps_by_tokens;
   metrics.step_tokens = counters_.step_tokens;
   metrics.compute_seconds = counters_.compute_seconds;
+  metrics.audits = counters_.audits;
+  metrics.audits_failed = counters_.audits_failed;
 
   const Scheduler::Counts counts = scheduler_->counts();
   metrics.running = counts.running;
@@ -68,6 +70,22 @@ void EngineCore::report_refusals() {
          "stored states changed since they were written, and were dropped");
   report(reported_non_finite_, cache.refused_non_finite,
          "sequences hold states or latents that are not finite, and are not shared");
+}
+
+// Its invariants, checksums left out: those are proved whenever a state is used.
+void EngineCore::audit_cache() {
+  unaudited_steps_ = 0;
+  ++counters_.audits;
+  const Status status = cache_->audit(false);
+  if (status.is_ok()) return;
+  ++counters_.audits_failed;
+  const std::string problem = cat("cache audit: ", status.message());
+  if (problem != problem_) report_problem(problem);
+}
+
+void EngineCore::report_problem(const std::string& problem) {
+  problem_ = problem;
+  if (options_.on_event) options_.on_event({EventSeverity::kError, problem});
 }
 
 double EngineCore::prefill_token_seconds() const {

@@ -22,6 +22,9 @@ std::span<float> logits_row(const MatrixView<float>& logits, int64_t row) {
 bool EngineCore::compute_step() {
   const bool has_computed = scheduler_->has_work() ? compute_rows() : verify_without_work();
   report_refusals();
+  if (has_computed) ++unaudited_steps_;
+  const bool falls_idle = !has_computed && !scheduler_->has_work() && unaudited_steps_ > 0;
+  if (options_.audit_steps > 0 && (unaudited_steps_ >= options_.audit_steps || falls_idle)) audit_cache();
   return has_computed;
 }
 

@@ -37,6 +37,8 @@ struct ServingOptions {
   int64_t verify_queue = 16;        // hits waiting for that; more are skipped
   std::string verify_dump_dir;      // where a failure's reproducer goes; empty: nowhere
 
+  int64_t audit_steps = 0;  // the cache's invariants are checked after so many steps, and when it falls idle; 0: never
+
   int64_t remembered_requests = 4096;                // explanations of finished requests
   int64_t remembered_tokens = int64_t{16} << 20;     // of their prompts together
   std::function<void(const EngineEvent&)> on_event;  // on the engine's thread; must not block
