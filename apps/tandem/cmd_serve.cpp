@@ -257,8 +257,10 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->check(CLI::Range(int64_t{16}, int64_t{65536}))
       ->capture_default_str();
   command
-      ->add_option("--step-seconds", flags.serving.scheduler.step_seconds,
-                   "predicted time of a step while replies are being generated; 0: no limit")
+      ->add_option(
+          "--step-seconds", flags.serving.scheduler.step_seconds,
+          "at most, as predicted, for a step while replies are being generated: a long prompt is computed in pieces "
+          "that keep to it; 0: no limit")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
 }

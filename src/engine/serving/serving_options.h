@@ -19,8 +19,18 @@ struct EngineEvent {
   std::string message;
 };
 
+// The longest pause, as predicted, that somebody else's long prompt puts between two tokens of a reply.
+inline constexpr double kDefaultStepSeconds = 0.25;
+
+inline SchedulerOptions default_serving_scheduler() {
+  SchedulerOptions options;
+  options.step_seconds = kDefaultStepSeconds;
+  return options;
+}
+
 struct ServingOptions {
-  SchedulerOptions scheduler;  // max_waiting is held at submit(), where a refusal can be told
+  // max_waiting is held at submit(), where a refusal can be told.
+  SchedulerOptions scheduler = default_serving_scheduler();
 
   std::optional<int64_t> cache_bytes;  // of all blocks; none: half of the memory that is free
   int64_t swap_bytes = int64_t{1} << 30;
