@@ -230,9 +230,12 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->capture_default_str();
   command->add_option("--verify-dump", flags.serving.verify_dump_dir, "folder for what a failed verification found");
   command->add_option("--cache-size", flags.cache_size,
-                      "of all cache blocks, as 4GiB (default: half of the free memory)");
-  command->add_option("--swap-size", flags.swap_size, "for preempted requests")->capture_default_str();
-  command->add_option("--hash-unit", flags.serving.hash_unit, "tokens; prefixes are shared in multiples of it")
+                      "memory of all cache blocks together, as 4GiB (default: half of the free memory)");
+  command->add_option("--swap-size", flags.swap_size, "memory for the caches of preempted requests at most, as 1GiB")
+      ->capture_default_str();
+  command
+      ->add_option("--hash-unit", flags.serving.hash_unit,
+                   "tokens that prefixes are shared in multiples of; a multiple of 16")
       ->check(CLI::Range(int64_t{64}, int64_t{65536}))
       ->capture_default_str();
   command
@@ -279,10 +282,16 @@ void add_api_flags(CLI::App* command, ServeFlags& flags) {
 }
 
 void add_http_flags(CLI::App* command, ServeFlags& flags) {
-  command->add_option("--host", flags.http.host, "address to listen on; :: or 0.0.0.0 for all")->capture_default_str();
-  command->add_option("--port", flags.http.port, "0: one the system chooses")->capture_default_str();
-  command->add_option("--max-body-size", flags.max_body_size, "of a request")->capture_default_str();
-  command->add_option("--max-connections", flags.http.max_connections)
+  command->add_option("--host", flags.http.host, "numeric address or localhost to listen on; :: or 0.0.0.0 for all")
+      ->capture_default_str();
+  command->add_option("--port", flags.http.port, "TCP port to listen on; 0: one the system chooses")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--max-body-size", flags.max_body_size, "size of a request's body at most, as 64MiB")
+      ->capture_default_str();
+  command
+      ->add_option("--max-connections", flags.http.max_connections,
+                   "connections open at the same time at most; more are told 503")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   command->add_option("--cors-origin", flags.http.cors_origin, "web pages that may ask; empty: none")

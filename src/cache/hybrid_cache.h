@@ -29,7 +29,7 @@ namespace tandem {
 inline constexpr int64_t kDefaultHashUnit = 128;
 
 struct HybridCacheOptions {
-  int64_t hash_unit = kDefaultHashUnit;        // tokens; a multiple of the KDA chunk (64)
+  int64_t hash_unit = kDefaultHashUnit;        // tokens; a multiple of kKdaChunk (16)
   int64_t budget_bytes = 0;                    // of all blocks together
   std::optional<int64_t> num_kda_groups = {};  // none: as many as MLA layers fit under one column
   int64_t checkpoint_interval = 32768;         // tokens, a multiple of hash_unit; 0: no checkpoints at an interval
