@@ -98,6 +98,8 @@ EngineMetrics some_engine() {
   engine.checkpoints = 9;
   engine.refused_checkpoints = 6;
   engine.refused_non_finite = 11;
+  engine.copied_bytes = 4096;
+  engine.scrubbed_bytes = 512;
   engine.audits = 30;
   engine.audits_failed = 1;
   engine.kda_state_bytes = 4000;
@@ -158,6 +160,8 @@ TEST(ServerMetrics, EngineNumbersArriveWhole) {
   EXPECT_EQ(scrape.value("tandem:checkpoints"), 9);
   EXPECT_EQ(scrape.value("tandem:cache_refused_total", {"reason=\"checksum\""}), 6);
   EXPECT_EQ(scrape.value("tandem:cache_refused_total", {"reason=\"non_finite\""}), 11);
+  EXPECT_EQ(scrape.value("tandem:cache_copied_bytes_total"), 4096);
+  EXPECT_EQ(scrape.value("tandem:cache_scrubbed_bytes_total"), 512);
   EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"sound\""}), 29);
   EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"failed\""}), 1);
   EXPECT_EQ(scrape.value("tandem:verify_wanted_rate"), 0.5);

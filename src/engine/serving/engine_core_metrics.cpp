@@ -30,6 +30,8 @@ void EngineCore::read_metrics(EngineMetrics& metrics) const {
   metrics.checkpoints_skipped = cache.checkpoints_skipped;
   metrics.refused_checkpoints = cache.refused_checkpoints;
   metrics.refused_non_finite = cache.refused_non_finite;
+  metrics.copied_bytes = cache.copied_bytes;
+  metrics.scrubbed_bytes = cache.scrubbed_bytes;
   metrics.prefix_query_tokens = cache.query_tokens;
   metrics.prefix_hit_tokens = cache.hit_tokens;
   const int64_t used = cache.num_blocks - cache.free_blocks - cache.evictable_blocks;
