@@ -236,9 +236,12 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->capture_default_str();
   command->add_option("--verify-dump", flags.serving.verify_dump_dir, "folder for what a failed verification found");
   command->add_option("--cache-size", flags.cache_size,
-                      "of all cache blocks, as 4GiB (default: half of the free memory)");
-  command->add_option("--swap-size", flags.swap_size, "for preempted requests")->capture_default_str();
-  command->add_option("--hash-unit", flags.serving.hash_unit, "tokens; prefixes are shared in multiples of it")
+                      "memory of all cache blocks together, as 4GiB (default: half of the free memory)");
+  command->add_option("--swap-size", flags.swap_size, "memory for the caches of preempted requests at most, as 1GiB")
+      ->capture_default_str();
+  command
+      ->add_option("--hash-unit", flags.serving.hash_unit,
+                   "tokens that prefixes are shared in multiples of; a multiple of 16")
       ->check(CLI::Range(int64_t{64}, int64_t{65536}))
       ->capture_default_str();
   command
@@ -248,6 +251,11 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->capture_default_str();
   command->add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute every prompt from its start");
   command->add_flag("--poison", flags.serving.poison, "fill unwritten cache with NaN and look for it (slower)");
+  command
+      ->add_option("--audit-steps", flags.serving.audit_steps,
+                   "steps between two checks of the whole cache, and one when the engine falls idle; 0: never")
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
+      ->capture_default_str();
   command->add_option("--max-sequences", flags.serving.scheduler.max_running, "computed at the same time")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
@@ -258,8 +266,10 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
       ->check(CLI::Range(int64_t{16}, int64_t{65536}))
       ->capture_default_str();
   command
-      ->add_option("--step-seconds", flags.serving.scheduler.step_seconds,
-                   "predicted time of a step while replies are being generated; 0: no limit")
+      ->add_option(
+          "--step-seconds", flags.serving.scheduler.step_seconds,
+          "at most, as predicted, for a step while replies are being generated: a long prompt is computed in pieces "
+          "that keep to it; 0: no limit")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
 }
@@ -278,10 +288,16 @@ void add_api_flags(CLI::App* command, ServeFlags& flags) {
 }
 
 void add_http_flags(CLI::App* command, ServeFlags& flags) {
-  command->add_option("--host", flags.http.host, "address to listen on; :: or 0.0.0.0 for all")->capture_default_str();
-  command->add_option("--port", flags.http.port, "0: one the system chooses")->capture_default_str();
-  command->add_option("--max-body-size", flags.max_body_size, "of a request")->capture_default_str();
-  command->add_option("--max-connections", flags.http.max_connections)
+  command->add_option("--host", flags.http.host, "numeric address or localhost to listen on; :: or 0.0.0.0 for all")
+      ->capture_default_str();
+  command->add_option("--port", flags.http.port, "TCP port to listen on; 0: one the system chooses")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--max-body-size", flags.max_body_size, "size of a request's body at most, as 64MiB")
+      ->capture_default_str();
+  command
+      ->add_option("--max-connections", flags.http.max_connections,
+                   "connections open at the same time at most; more are told 503")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   command->add_option("--cors-origin", flags.http.cors_origin, "web pages that may ask; empty: none")

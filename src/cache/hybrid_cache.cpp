@@ -126,7 +126,6 @@ void HybridCache::quarantine(std::span<const TokenId> tokens, const CacheScope& 
 }
 
 int64_t HybridCache::length(SeqId id) const { return impl_->sequence(id).committed; }
-const PrefixMatch& HybridCache::admitted_match(SeqId id) const { return impl_->sequence(id).match; }
 const CacheLayout& HybridCache::layout() const { return impl_->layout.cache; }
 Status HybridCache::audit(bool deep) const { return impl_->audit(deep); }
 
@@ -136,12 +135,6 @@ SequenceBytes HybridCache::bytes(SeqId id) const {
   SequenceBytes bytes;
   bytes.kda_state = layout.cache.state_bytes();
   bytes.mla_latent = sequence.committed * layout.cache.latent_bytes_per_token();
-  const int64_t page_tokens = layout.cache.page_tokens;
-  for (int64_t p = 0; p < layout.pages(sequence.committed); ++p) {
-    const BlockMeta& meta = impl_->pool->meta(sequence.pages[static_cast<size_t>(p)]);
-    const int64_t rows = std::min(sequence.committed - p * page_tokens, page_tokens);
-    if (meta.is_named || meta.ref > 1) bytes.mla_shared += rows * layout.cache.latent_bytes_per_token();
-  }
   const auto num_blocks = static_cast<int64_t>(sequence.pages.size() + sequence.state.size());
   bytes.padding = num_blocks * layout.block_bytes() - bytes.kda_state - bytes.mla_latent;
   return bytes;

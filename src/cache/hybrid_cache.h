@@ -29,7 +29,7 @@ namespace tandem {
 inline constexpr int64_t kDefaultHashUnit = 128;
 
 struct HybridCacheOptions {
-  int64_t hash_unit = kDefaultHashUnit;        // tokens; a multiple of the KDA chunk (64)
+  int64_t hash_unit = kDefaultHashUnit;        // tokens; a multiple of kKdaChunk (16)
   int64_t budget_bytes = 0;                    // of all blocks together
   std::optional<int64_t> num_kda_groups = {};  // none: as many as MLA layers fit under one column
   int64_t checkpoint_interval = 32768;         // tokens, a multiple of hash_unit; 0: no checkpoints at an interval
@@ -73,7 +73,6 @@ struct HybridCacheStats {
 struct SequenceBytes {     // resident, by kind
   int64_t kda_state = 0;   // recurrent matrices and conv history
   int64_t mla_latent = 0;  // blocks of its own and shared ones
-  int64_t mla_shared = 0;  // of those, held by the index or others too
   int64_t padding = 0;     // of the blocks: not written or not used
 };
 
@@ -136,7 +135,6 @@ class HybridCache {
   void quarantine(std::span<const TokenId> tokens, const CacheScope& scope, int64_t begin);
 
   int64_t length(SeqId id) const;  // committed tokens
-  const PrefixMatch& admitted_match(SeqId id) const;
   SequenceBytes bytes(SeqId id) const;
   HybridCacheStats stats() const;
   const CacheLayout& layout() const;  // with the pool's page_tokens

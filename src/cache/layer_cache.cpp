@@ -1,8 +1,25 @@
 #include "cache/layer_cache.h"
 
+#include <utility>
+
 #include "base/cat.h"
+#include "base/check.h"
 
 namespace tandem {
+
+int64_t begin_kda_state(KdaState& state) { return std::exchange(state.position, kStateInFlight); }
+
+void append_kda_state(KdaState& state, int64_t before, int64_t num_tokens) {
+  TANDEM_CHECK(state.position == kStateInFlight, "a KDA state is advanced by the step that marked it");
+  TANDEM_CHECK(before >= 0 && num_tokens >= 0, "a KDA state only advances");
+  state.position = before + num_tokens;
+  ++state.state_version;
+}
+
+void append_mla_latent_page(MlaLatent& latent, int64_t num_rows) {
+  TANDEM_CHECK(num_rows >= 0 && num_rows <= latent.capacity() - latent.length, "latents lie in the page table");
+  latent.length += num_rows;
+}
 
 int64_t cached_tokens(const LayerCache& cache) {
   if (const auto* state = std::get_if<KdaState>(&cache)) return state->position;

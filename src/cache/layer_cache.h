@@ -20,7 +20,8 @@
 
 namespace tandem {
 
-// KdaState::position while a step rewrites the state; left behind by a step that failed on the way. No step accepts it.
+// KdaState::position while a step rewrites the state or a capture; left behind by a step that failed on the way. No
+// step accepts it.
 inline constexpr int64_t kStateInFlight = -1;
 
 // Memory of one KDA layer of one sequence, owned by whoever made the cache.
@@ -47,6 +48,22 @@ using LayerCache = std::variant<KdaState, MlaLatent>;
 struct SequenceCacheView {
   std::span<LayerCache> layers;
 };
+
+// The only two ways in which a model advances a cache, and never one for both: a recurrence replaces what it remembers,
+// attention adds to it. Copies, restores and cuts are the owner's, and set the fields themselves.
+
+// Marks the state as in flight, and returns the position it stood at, for append_kda_state().
+int64_t begin_kda_state(KdaState& state);
+
+// The recurrence has folded `num_tokens` (>= 0) tokens into the state, in place, and what the memory held before is
+// gone: the state now stands at `before` + `num_tokens` and is one version on, also when that position is where it
+// stood. For a capture it is the position at which the copy was taken. The state must be in flight: twice for one step
+// is a bug.
+void append_kda_state(KdaState& state, int64_t before, int64_t num_tokens);
+
+// `num_rows` (>= 0) rows were written into the page table behind the last one, at [length, length + num_rows): they
+// become part of the cache, and what was there stays as it is. Their pages must be there: beyond capacity() is a bug.
+void append_mla_latent_page(MlaLatent& latent, int64_t num_rows);
 
 // Tokens a layer's cache holds: KdaState::position or MlaLatent::length.
 int64_t cached_tokens(const LayerCache& cache);

@@ -71,36 +71,6 @@ void SequenceCache::reset() {
   }
 }
 
-Status SequenceCache::copy_from(const SequenceCache& other) {
-  if (other.layout_.kinds != layout_.kinds || other.layout_.dtype != layout_.dtype ||
-      other.layout_.page_bytes() != layout_.page_bytes() ||
-      other.layout_.state_bytes_per_layer() != layout_.state_bytes_per_layer()) {
-    return Status::invalid("sequence cache: copy between two different layouts");
-  }
-  TANDEM_RETURN_IF_ERROR(reserve(other.length()));
-  const size_t element = static_cast<size_t>(dtype_size(layout_.dtype));
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    if (auto* state = std::get_if<KdaState>(&layers_[l])) {
-      const auto& from = std::get<KdaState>(other.layers_[l]);
-      std::memcpy(state->recurrent, from.recurrent, static_cast<size_t>(layout_.recurrent_elements()) * element);
-      if (layout_.conv_elements() > 0) {
-        std::memcpy(state->conv, from.conv, static_cast<size_t>(layout_.conv_elements()) * element);
-      }
-      state->position = from.position;
-      ++state->state_version;
-    } else {
-      auto& latent = std::get<MlaLatent>(layers_[l]);
-      const auto& from = std::get<MlaLatent>(other.layers_[l]);
-      const auto pages = static_cast<size_t>((from.length + layout_.page_tokens - 1) / layout_.page_tokens);
-      for (size_t page = 0; page < pages; ++page) {
-        std::memcpy(latent.pages[page], from.pages[page], static_cast<size_t>(layout_.page_bytes()));
-      }
-      latent.length = from.length;
-    }
-  }
-  return Status::ok();
-}
-
 int64_t SequenceCache::length() const { return layers_.empty() ? 0 : cached_tokens(layers_[0]); }
 
 int64_t SequenceCache::bytes() const {

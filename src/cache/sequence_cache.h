@@ -23,9 +23,6 @@ class SequenceCache {
   Status reserve(int64_t num_tokens);
   void reset();  // back to position 0; pages are kept
 
-  // Becomes an exact copy of `other` (same layout): states, conv history, latents, positions.
-  Status copy_from(const SequenceCache& other);
-
   SequenceCacheView view() { return {layers_}; }
   const std::vector<LayerCache>& layers() const { return layers_; }
   const CacheLayout& layout() const { return layout_; }

@@ -87,6 +87,12 @@ struct EngineMetrics {
   int64_t checkpoints = 0;
   int64_t checkpoints_taken = 0;
   int64_t checkpoints_skipped = 0;
+  int64_t refused_checkpoints = 0;  // stored states whose bytes failed their proof when they were to be used
+  int64_t refused_non_finite = 0;   // sequences whose states or latents were not numbers
+  int64_t copied_bytes = 0;         // restores, copy-on-write, forks, swaps
+  int64_t scrubbed_bytes = 0;       // of blocks taken into use
+  int64_t audits = 0;               // of the whole cache, ServingOptions::audit_steps
+  int64_t audits_failed = 0;
   // Resident bytes of the running requests, by kind; the dtype is cache_dtype.
   int64_t kda_state_bytes = 0;
   int64_t mla_latent_bytes = 0;

@@ -123,6 +123,14 @@ struct ServerMetrics::Impl {
   Counter& checkpoints_taken = counter("tandem:checkpoints_taken_total", "KDA checkpoints written.");
   Counter& checkpoints_skipped =
       counter("tandem:checkpoints_skipped_total", "KDA checkpoints not written for want of room.");
+  const std::string refused_help = "Stored states that failed their checksum; sequences that were not finite.";
+  Counter& refused_checksum = counter("tandem:cache_refused_total", refused_help, {{"reason", "checksum"}});
+  Counter& refused_non_finite = counter("tandem:cache_refused_total", refused_help, {{"reason", "non_finite"}});
+  Counter& copied_bytes = counter("tandem:cache_copied_bytes_total", "Restores, copies on write, forks and swaps.");
+  Counter& scrubbed_bytes = counter("tandem:cache_scrubbed_bytes_total", "Cleared in blocks before their use.");
+  const std::string audit_help = "Audits of the whole cache, by the outcome.";
+  Counter& audits_sound = counter("tandem:cache_audits_total", audit_help, {{"result", "sound"}});
+  Counter& audits_failed = counter("tandem:cache_audits_total", audit_help, {{"result", "failed"}});
 
   const std::string verify_help = "Cache hits recomputed from scratch, by the outcome.";
   Gauge& verify_wanted = gauge("tandem:verify_wanted_rate", "Share of hits that are to be verified.");
@@ -187,6 +195,12 @@ void ServerMetrics::Impl::read_cache(const EngineMetrics& engine) {
   set(checkpoints, engine.checkpoints);
   raise(checkpoints_taken, engine.checkpoints_taken);
   raise(checkpoints_skipped, engine.checkpoints_skipped);
+  raise(refused_checksum, engine.refused_checkpoints);
+  raise(refused_non_finite, engine.refused_non_finite);
+  raise(copied_bytes, engine.copied_bytes);
+  raise(scrubbed_bytes, engine.scrubbed_bytes);
+  raise(audits_sound, engine.audits - engine.audits_failed);
+  raise(audits_failed, engine.audits_failed);
 }
 
 void ServerMetrics::Impl::read_verification(const EngineMetrics& engine) {

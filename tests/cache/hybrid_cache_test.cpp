@@ -649,7 +649,6 @@ TEST(HybridCache, ResidentBytesByKind) {
   const SequenceBytes bytes = f.cache->bytes(SeqId(1));
   EXPECT_EQ(bytes.kda_state, f.layout.state_bytes());
   EXPECT_EQ(bytes.mla_latent, 40 * f.layout.latent_bytes_per_token());
-  EXPECT_EQ(bytes.mla_shared, 32 * f.layout.latent_bytes_per_token());  // two whole pages are named
   EXPECT_EQ(bytes.kda_state + bytes.mla_latent + bytes.padding, (3 + 3) * f.cache->stats().block_bytes);
   EXPECT_EQ(f.cache->stats().mla_blocks_in_use, 3);
   EXPECT_EQ(f.cache->stats().kda_blocks_in_use, 3);

@@ -123,15 +123,16 @@ inline Tokens alone(LoadedModel& model, const EngineRequest& request) {
   return result.value().tokens;
 }
 
-// Small units and steps, so that a few hundred tokens meet every boundary; driven by step().
+// Small units and steps, so that a few hundred tokens meet every boundary; driven by step(), and by no clock.
 inline ServingOptions small_options() {
   ServingOptions options;
   options.cache_bytes = int64_t{8} << 20;
   options.hash_unit = 64;
   options.scheduler.token_budget = 96;
   options.scheduler.max_running = 16;
+  options.scheduler.step_seconds = 0;
   options.poison = true;
-  options.verify_quiet_seconds = 0;  // of a test, none should depend on the clock
+  options.verify_quiet_seconds = 0;
   options.run_thread = false;
   return options;
 }

@@ -96,6 +96,12 @@ EngineMetrics some_engine() {
   engine.blocks_evictable = 15;
   engine.blocks_evicted = 7;
   engine.checkpoints = 9;
+  engine.refused_checkpoints = 6;
+  engine.refused_non_finite = 11;
+  engine.copied_bytes = 4096;
+  engine.scrubbed_bytes = 512;
+  engine.audits = 30;
+  engine.audits_failed = 1;
   engine.kda_state_bytes = 4000;
   engine.mla_latent_bytes = 2000;
   engine.padding_bytes = 100;
@@ -152,6 +158,12 @@ TEST(ServerMetrics, EngineNumbersArriveWhole) {
   EXPECT_EQ(scrape.value("tandem:pool_blocks", {"state=\"free\""}), 60);
   EXPECT_EQ(scrape.value("tandem:pool_blocks_evicted_total"), 7);
   EXPECT_EQ(scrape.value("tandem:checkpoints"), 9);
+  EXPECT_EQ(scrape.value("tandem:cache_refused_total", {"reason=\"checksum\""}), 6);
+  EXPECT_EQ(scrape.value("tandem:cache_refused_total", {"reason=\"non_finite\""}), 11);
+  EXPECT_EQ(scrape.value("tandem:cache_copied_bytes_total"), 4096);
+  EXPECT_EQ(scrape.value("tandem:cache_scrubbed_bytes_total"), 512);
+  EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"sound\""}), 29);
+  EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"failed\""}), 1);
   EXPECT_EQ(scrape.value("tandem:verify_wanted_rate"), 0.5);
   EXPECT_EQ(scrape.value("tandem:verify_achieved_rate"), 0.25);
   EXPECT_EQ(scrape.value("tandem:verify_total", {"result=\"skipped\""}), 1);

@@ -47,7 +47,6 @@ SequenceBytes CacheMemory::resident_bytes() const {
     const SequenceBytes bytes = cache_.bytes(SeqId(id));
     sum.kda_state += bytes.kda_state;
     sum.mla_latent += bytes.mla_latent;
-    sum.mla_shared += bytes.mla_shared;
     sum.padding += bytes.padding;
   }
   return sum;

@@ -42,7 +42,6 @@ class CacheMemory final : public SequenceMemory {
   SwapIn swap_in(SeqId id, int64_t room_tokens) override;
   void drop_swapped(SeqId id) override;
 
-  int64_t swapped_bytes() const { return swapped_bytes_; }
   SequenceBytes resident_bytes() const;  // of the sequences admitted here
 
  private:

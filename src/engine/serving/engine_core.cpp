@@ -53,6 +53,7 @@ Status check_options(const ServingOptions& options) {
   expect(options.swap_bytes >= 0, cat("swap space is ", options.swap_bytes, " bytes, expected at least 0"));
   expect(options.remembered_requests >= 0 && options.remembered_tokens >= 0,
          "remembered requests and tokens: expected at least 0");
+  expect(options.audit_steps >= 0, cat("audit steps is ", options.audit_steps, ", expected at least 0"));
   expect(!options.context_limit || *options.context_limit >= 2, "context limit: expected at least 2 tokens");
   return problems.empty() ? Status::ok() : Status::invalid(problems);
 }
@@ -92,10 +93,8 @@ EngineCore::EngineCore(LoadedModel& model, const ServingOptions& options, Reques
   context_limit_ = std::min({model.context_limit(), options.context_limit.value_or(model.context_limit()),
                              scheduler_->max_sequence_tokens()});
   if (options.verify_rate > 0 && options.share_prefixes) {
-    verifier_ = std::make_unique<Verifier>(model, *cache_, options, [this](const std::string& problem) {
-      problem_ = problem;
-      if (options_.on_event) options_.on_event({EventSeverity::kError, problem});
-    });
+    verifier_ = std::make_unique<Verifier>(model, *cache_, options,
+                                           [this](const std::string& problem) { report_problem(problem); });
     memory_.set_lender(verifier_.get());
   }
 }

@@ -90,7 +90,9 @@ class EngineCore {
   void end_lead_without_candidates(ActiveRequest& request);
   static bool shares_lead(const Candidate& candidate) { return !candidate.is_finished && !candidate.sequence; }
 
+  bool verify_without_work();
   // A step, in this order.
+  bool compute_rows();
   void note_admitted(const SchedulerStep& step);
   void build_plan(const SchedulerStep& step);
   void sample_rows(const MatrixView<float>& logits);
@@ -105,6 +107,9 @@ class EngineCore {
   void fail_row(const StepRow& row);
   void fail_step(const Status& why);
   void count_step();
+  void report_refusals();
+  void audit_cache();
+  void report_problem(const std::string& problem);
   bool is_last_prompt_row(const StepRow& row) const;
 
   LoadedModel& model_;
@@ -133,6 +138,9 @@ class EngineCore {
   SamplerScratch scratch_;
   std::vector<Delivery> deliveries_;
 
+  int64_t unaudited_steps_ = 0;
+  int64_t reported_checkpoints_ = 0;  // of HybridCacheStats::refused_*
+  int64_t reported_non_finite_ = 0;
   double last_step_ = 0;    // when it ended
   EngineMetrics counters_;  // the counters of it
 };

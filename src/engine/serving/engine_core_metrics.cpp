@@ -1,3 +1,4 @@
+#include "base/cat.h"
 #include "engine/serving/engine_core.h"
 #include "tensor/dtype.h"
 
@@ -10,6 +11,8 @@ void EngineCore::read_metrics(EngineMetrics& metrics) const {
   metrics.steps_by_tokens = counters_.steps_by_tokens;
   metrics.step_tokens = counters_.step_tokens;
   metrics.compute_seconds = counters_.compute_seconds;
+  metrics.audits = counters_.audits;
+  metrics.audits_failed = counters_.audits_failed;
 
   const Scheduler::Counts counts = scheduler_->counts();
   metrics.running = counts.running;
@@ -25,6 +28,10 @@ void EngineCore::read_metrics(EngineMetrics& metrics) const {
   metrics.checkpoints = cache.checkpoints;
   metrics.checkpoints_taken = cache.checkpoints_taken;
   metrics.checkpoints_skipped = cache.checkpoints_skipped;
+  metrics.refused_checkpoints = cache.refused_checkpoints;
+  metrics.refused_non_finite = cache.refused_non_finite;
+  metrics.copied_bytes = cache.copied_bytes;
+  metrics.scrubbed_bytes = cache.scrubbed_bytes;
   metrics.prefix_query_tokens = cache.query_tokens;
   metrics.prefix_hit_tokens = cache.hit_tokens;
   const int64_t used = cache.num_blocks - cache.free_blocks - cache.evictable_blocks;
@@ -49,6 +56,38 @@ void EngineCore::read_resident_bytes(EngineMetrics& metrics) const {
   metrics.kda_state_bytes = bytes.kda_state;
   metrics.mla_latent_bytes = bytes.mla_latent;
   metrics.padding_bytes = bytes.padding;
+}
+
+// What the cache refused to share since the last call is a fault of memory or of a kernel: an operator should know.
+void EngineCore::report_refusals() {
+  const HybridCacheStats cache = cache_->stats();
+  const auto report = [&](int64_t& reported, int64_t count, std::string_view what) {
+    if (count == reported) return;
+    if (options_.on_event) {
+      options_.on_event({EventSeverity::kError, cat("cache: ", count - reported, " ", what, "; ", count, " so far")});
+    }
+    reported = count;
+  };
+  report(reported_checkpoints_, cache.refused_checkpoints,
+         "stored states changed since they were written, and were dropped");
+  report(reported_non_finite_, cache.refused_non_finite,
+         "sequences hold states or latents that are not finite, and are not shared");
+}
+
+// Its invariants, checksums left out: those are proved whenever a state is used.
+void EngineCore::audit_cache() {
+  unaudited_steps_ = 0;
+  ++counters_.audits;
+  const Status status = cache_->audit(false);
+  if (status.is_ok()) return;
+  ++counters_.audits_failed;
+  const std::string problem = cat("cache audit: ", status.message());
+  if (problem != problem_) report_problem(problem);
+}
+
+void EngineCore::report_problem(const std::string& problem) {
+  problem_ = problem;
+  if (options_.on_event) options_.on_event({EventSeverity::kError, problem});
 }
 
 double EngineCore::prefill_token_seconds() const {

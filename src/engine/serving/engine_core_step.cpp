@@ -20,12 +20,22 @@ std::span<float> logits_row(const MatrixView<float>& logits, int64_t row) {
 }  // namespace
 
 bool EngineCore::compute_step() {
-  if (!scheduler_->has_work()) {
-    if (!verifier_) return false;
-    const bool is_quiet = now() - last_step_ >= options_.verify_quiet_seconds;
-    return is_quiet ? verifier_->run_idle(scheduler_->step_time())
-                    : verifier_->run_busy(counters_.compute_seconds, scheduler_->step_time());
-  }
+  const bool has_computed = scheduler_->has_work() ? compute_rows() : verify_without_work();
+  report_refusals();
+  if (has_computed) ++unaudited_steps_;
+  const bool falls_idle = !has_computed && !scheduler_->has_work() && unaudited_steps_ > 0;
+  if (options_.audit_steps > 0 && (unaudited_steps_ >= options_.audit_steps || falls_idle)) audit_cache();
+  return has_computed;
+}
+
+bool EngineCore::verify_without_work() {
+  if (!verifier_) return false;
+  const bool is_quiet = now() - last_step_ >= options_.verify_quiet_seconds;
+  return is_quiet ? verifier_->run_idle(scheduler_->step_time())
+                  : verifier_->run_busy(counters_.compute_seconds, scheduler_->step_time());
+}
+
+bool EngineCore::compute_rows() {
   const SchedulerStep& step = scheduler_->plan(now());
   note_admitted(step);
   if (step.rows.empty()) return false;

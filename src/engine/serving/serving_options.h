@@ -19,8 +19,18 @@ struct EngineEvent {
   std::string message;
 };
 
+// The longest pause, as predicted, that somebody else's long prompt puts between two tokens of a reply.
+inline constexpr double kDefaultStepSeconds = 0.25;
+
+inline SchedulerOptions default_serving_scheduler() {
+  SchedulerOptions options;
+  options.step_seconds = kDefaultStepSeconds;
+  return options;
+}
+
 struct ServingOptions {
-  SchedulerOptions scheduler;  // max_waiting is held at submit(), where a refusal can be told
+  // max_waiting is held at submit(), where a refusal can be told.
+  SchedulerOptions scheduler = default_serving_scheduler();
 
   std::optional<int64_t> cache_bytes;  // of all blocks; none: half of the memory that is free
   int64_t swap_bytes = int64_t{1} << 30;
@@ -36,6 +46,8 @@ struct ServingOptions {
   double verify_quiet_seconds = 1;  // that moment: nothing to compute for so long
   int64_t verify_queue = 16;        // hits waiting for that; more are skipped
   std::string verify_dump_dir;      // where a failure's reproducer goes; empty: nowhere
+
+  int64_t audit_steps = 0;  // the cache's invariants are checked after so many steps, and when it falls idle; 0: never
 
   int64_t remembered_requests = 4096;                // explanations of finished requests
   int64_t remembered_tokens = int64_t{16} << 20;     // of their prompts together

@@ -1,7 +1,6 @@
 #include "model/layers/kda_states.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "tensor/stored_floats.h"
 
@@ -22,7 +21,7 @@ KdaStates::KdaStates(const StepContext& step, int64_t layer) : step_(step), laye
     LayerCache& cache = step.caches[static_cast<size_t>(sequence.cache)].layers[static_cast<size_t>(layer)];
     Working& working = working_[static_cast<size_t>(s)];
     working = Working{.cache = &std::get<KdaState>(cache)};
-    working.position = std::exchange(working.cache->position, kStateInFlight);
+    working.position = begin_kda_state(*working.cache);
     if (working.cache->dtype == DType::kF32) {
       working.recurrent = static_cast<float*>(working.cache->recurrent);
       working.conv = static_cast<float*>(working.cache->conv);
@@ -35,6 +34,7 @@ KdaStates::KdaStates(const StepContext& step, int64_t layer) : step_(step), laye
       working.conv = conv.data();
     }
     const auto captures = static_cast<int64_t>(sequence.captures.size());
+    for (int64_t i = 0; i < captures; ++i) begin_kda_state(*capture_target(s, i));
     const bool ends_on_capture = captures > 0 && sequence.captures.back().num_tokens == sequence.num_tokens;
     const int64_t rounds = captures + (ends_on_capture ? 0 : 1);
     num_rounds_ = std::max(num_rounds_, rounds);
@@ -114,12 +114,10 @@ void KdaStates::commit() const {
       store_floats({working.conv, static_cast<size_t>(conv_rows_ * conv_channels_)}, working.cache->dtype,
                    working.cache->conv);
     }
-    working.cache->position = working.position + sequence.num_tokens;
-    ++working.cache->state_version;
+    append_kda_state(*working.cache, working.position, sequence.num_tokens);
     for (size_t i = 0; i < sequence.captures.size(); ++i) {
-      KdaState* target = capture_target(static_cast<int64_t>(s), static_cast<int64_t>(i));
-      target->position = working.position + sequence.captures[i].num_tokens;
-      ++target->state_version;
+      append_kda_state(*capture_target(static_cast<int64_t>(s), static_cast<int64_t>(i)), working.position,
+                       sequence.captures[i].num_tokens);
     }
   }
 }

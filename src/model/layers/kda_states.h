@@ -21,7 +21,7 @@ struct KdaPiece {
 
 class KdaStates {
  public:
-  // Marks the states as in flight; commit() gives them their new position.
+  // Marks the states and captures as in flight; commit() gives them their new position.
   KdaStates(const StepContext& step, int64_t layer);
 
   int64_t num_rounds() const { return num_rounds_; }

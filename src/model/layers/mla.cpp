@@ -66,7 +66,7 @@ void append_latents(MlaLatent& cache, const MatrixView<const float>& rows) {
         cache.pages[static_cast<size_t>(position / cache.page_tokens)] + position % cache.page_tokens * row_bytes;
     store_floats({rows.row(i), static_cast<size_t>(width)}, cache.dtype, out);
   }
-  cache.length += rows.shape[0];
+  append_mla_latent_page(cache, rows.shape[0]);
 }
 
 Status attend(const StepContext& step, int64_t layer, const MlaLayerWeights& weights, const Projected& p,
