@@ -231,6 +231,18 @@ bool is_certain(EditCause cause) {
          cause == EditCause::kToolsOrder;
 }
 
+// The hit is looked for within the length of the prompt as it was sent; an edit may make it longer.
+std::string why_nothing_is_saved(const PrefixMatch& match) {
+  const int64_t unit = std::max<int64_t>(1, match.hash_unit);
+  const int64_t most = (match.prompt_tokens - 1) / unit * unit;
+  if (most <= match.hit_tokens) {
+    return cat("; nothing is saved now, because what is left of the prompt is shorter than a unit of ",
+               grouped(match.hash_unit), " tokens");
+  }
+  return cat("; nothing is saved now, because no state of the cached conversation lies between tokens ",
+             grouped(match.hit_tokens), " and ", grouped(most));
+}
+
 CacheAdvice advice_without_divergence(const PrefixMatch& match) {
   CacheAdvice advice;
   switch (main_reason(match)) {
@@ -311,8 +323,7 @@ CacheAdvice cache_advice(const ExplainedPrompt& explained) {
     advice.message += cat(" and ", grouped(match.hit_without_divergence), " of ", grouped(match.prompt_tokens),
                           " tokens are reused, not ", grouped(match.hit_tokens));
   } else {
-    advice.message += cat("; nothing is saved now, because the part this would share is shorter than a unit of ",
-                          grouped(match.hash_unit), " tokens");
+    advice.message += why_nothing_is_saved(match);
   }
   return advice;
 }

@@ -178,11 +178,12 @@ TEST_F(CacheLint, ToolsAndCalls) {
 
 // A prompt that no edit would let reuse more of: only what is a mistake in itself is named.
 TEST_F(CacheLint, NothingWouldBeSaved) {
+  int64_t unit = 4096;
   const auto saves_nothing = [&](const ordered_json& known, const ordered_json& sent) {
     remember(known);
     api.engine.on_lint = [&](const std::vector<TokenId>& prompt, const CacheScope&) -> Result<CacheExplanation> {
       PrefixMatch match = match_of(cached, prompt);
-      match.hash_unit = 128;
+      match.hash_unit = unit;
       match.hit_tokens = 0;
       match.hit_without_divergence = 0;
       return CacheExplanation{"", match, "", 0.001, prompt};
@@ -207,18 +208,19 @@ TEST_F(CacheLint, NothingWouldBeSaved) {
   other["messages"][2]["reasoning_content"] = "Something else.";
   silent(other);
 
-  const auto named = [&](const ordered_json& sent) {
+  const auto named = [&](const ordered_json& sent, const std::string& why) {
     const ordered_json found = saves_nothing(base, sent);
-    EXPECT_THAT(
-        found["message"].get<std::string>(),
-        HasSubstr("; nothing is saved now, because the part this would share is shorter than a unit of 128 tokens"));
+    EXPECT_THAT(found["message"].get<std::string>(), HasSubstr("; nothing is saved now, because " + why));
     return found["cause"].get<std::string>();
   };
+  const std::string is_short = "what is left of the prompt is shorter than a unit of 4,096 tokens";
   ordered_json stripped = base;
   stripped["messages"][2].erase("reasoning_content");
-  EXPECT_EQ(named(stripped), "stripped_reasoning");
-  EXPECT_EQ(named(with(base, {{"reasoning_effort", "low"}})), "thinking_effort");
-  EXPECT_EQ(named(with(base, {{"tools", {tool("add", "Adds.")}}})), "tools");
+  EXPECT_EQ(named(stripped, is_short), "stripped_reasoning");
+  EXPECT_EQ(named(with(base, {{"reasoning_effort", "low"}}), is_short), "thinking_effort");
+  EXPECT_EQ(named(with(base, {{"tools", {tool("add", "Adds.")}}}), is_short), "tools");
+  unit = kUnit;
+  EXPECT_EQ(named(stripped, "no state of the cached conversation lies between tokens 0 and "), "stripped_reasoning");
 }
 
 TEST_F(CacheLint, NothingToEdit) {
