@@ -224,6 +224,25 @@ Finding find_cause(const Side& found, const Side& expected) {
   }
 }
 
+// Whether the cause is a mistake whoever the cached conversation belongs to. The others only compare two texts, which
+// may have nothing to do with each other.
+bool is_certain(EditCause cause) {
+  return cause == EditCause::kStrippedReasoning || cause == EditCause::kEffort || cause == EditCause::kTools ||
+         cause == EditCause::kToolsOrder;
+}
+
+// The hit is looked for within the length of the prompt as it was sent; an edit may make it longer.
+std::string why_nothing_is_saved(const PrefixMatch& match) {
+  const int64_t unit = std::max<int64_t>(1, match.hash_unit);
+  const int64_t most = (match.prompt_tokens - 1) / unit * unit;
+  if (most <= match.hit_tokens) {
+    return cat("; nothing is saved now, because what is left of the prompt is shorter than a unit of ",
+               grouped(match.hash_unit), " tokens");
+  }
+  return cat("; nothing is saved now, because no state of the cached conversation lies between tokens ",
+             grouped(match.hit_tokens), " and ", grouped(most));
+}
+
 CacheAdvice advice_without_divergence(const PrefixMatch& match) {
   CacheAdvice advice;
   switch (main_reason(match)) {
@@ -286,18 +305,25 @@ CacheAdvice cache_advice(const ExplainedPrompt& explained) {
   const Side found = side_of(explained, explained.prompt, position);
   const Side expected = side_of(explained, cached, position);
   const Finding finding = find_cause(found, expected);
+  const bool saves = match.hit_without_divergence > match.hit_tokens;
   CacheAdvice advice;
+  advice.found = shown(found.rest);
+  advice.expected = shown(expected.rest);
+  if (!saves && !is_certain(finding.cause)) {
+    advice.message = "nothing to edit: no edit here would reuse more than is reused";
+    return advice;
+  }
   advice.cause = finding.cause;
   const auto either = [&](PromptPart part) { return found.place.part == part || expected.place.part == part; };
   advice.field = either(PromptPart::kTools)    ? "tools"
                  : either(PromptPart::kEffort) ? "reasoning_effort"
                                                : found.place.field();
-  advice.found = shown(found.rest);
-  advice.expected = shown(expected.rest);
   advice.message = cat(advice.field, ": ", finding.what, ": ", finding.edit);
-  if (match.hit_without_divergence > match.hit_tokens) {
+  if (saves) {
     advice.message += cat(" and ", grouped(match.hit_without_divergence), " of ", grouped(match.prompt_tokens),
                           " tokens are reused, not ", grouped(match.hit_tokens));
+  } else {
+    advice.message += why_nothing_is_saved(match);
   }
   return advice;
 }

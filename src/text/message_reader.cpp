@@ -167,8 +167,10 @@ Status read_tools(const JsonValue* tools, std::string_view path, std::vector<Too
 
 Status read_messages(const JsonValue& request, ChatRules rules, std::vector<Message>& messages, bool& partial) {
   const JsonValue* list = request.find("messages");
-  const bool usable = list != nullptr && list->is_array() && (rules == ChatRules::kBare || !list->items().empty());
-  if (!usable) return bad_field("messages", "a non-empty list", list);
+  if (list == nullptr || !list->is_array()) return bad_field("messages", "a non-empty list", list);
+  if (rules == ChatRules::kApi && list->items().empty()) {
+    return Status::invalid("messages: expected a non-empty list, found an empty list");
+  }
   for (size_t i = 0; i < list->items().size(); ++i) {
     const JsonValue& value = list->items()[i];
     const std::string path = cat("messages[", i, "]");

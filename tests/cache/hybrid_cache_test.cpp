@@ -642,6 +642,7 @@ TEST(HybridCache, CheckpointsGiveWayToGrowth) {
   f.audit();
 }
 
+// Field report 79: what a sequence holds is told by kind, and the padding with it.
 TEST(HybridCache, ResidentBytesByKind) {
   Fixture f("kkkm");
   const auto prompt = some_tokens(40, 3);

@@ -66,6 +66,7 @@ TEST(PoolLayout, PageIsTheSmallestThatHoldsAState) {
   }
 }
 
+// Field report 77: a request holds 69 states and the latents of 24 layers, not 93 of either.
 TEST(PoolLayout, BytesOfOneK3Request) {
   const CacheLayout layout = k3_layout(DType::kBF16);
   EXPECT_EQ(layout.num_kda_layers(), 69);

@@ -1,5 +1,5 @@
-// The engine with its thread and its callers, field report 28 above all: many clients on few shared prefixes with
-// hardly any memory. Built with ThreadSanitizer as well.
+// The engine with its thread and its callers, field reports 28, 91 and 104 above all: 32 clients on few shared prefixes
+// with hardly any memory, and no request is lost. Built with ThreadSanitizer as well.
 #include <gtest/gtest.h>
 
 #include <atomic>

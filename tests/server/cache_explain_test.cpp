@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "server/api_harness.h"
-#include "server/prompt_map.h"
-#include "text/chat_format.h"
-#include "text/chat_request.h"
 
 namespace tandem::test {
 namespace {
@@ -179,6 +176,53 @@ TEST_F(CacheLint, ToolsAndCalls) {
   EXPECT_EQ(found(base, body), Cause("text", "messages[2].content"));
 }
 
+// A prompt that no edit would let reuse more of: only what is a mistake in itself is named.
+TEST_F(CacheLint, NothingWouldBeSaved) {
+  int64_t unit = 4096;
+  const auto saves_nothing = [&](const ordered_json& known, const ordered_json& sent) {
+    remember(known);
+    api.engine.on_lint = [&](const std::vector<TokenId>& prompt, const CacheScope&) -> Result<CacheExplanation> {
+      PrefixMatch match = match_of(cached, prompt);
+      match.hash_unit = unit;
+      match.hit_tokens = 0;
+      match.hit_without_divergence = 0;
+      return CacheExplanation{"", match, "", 0.001, prompt};
+    };
+    const ordered_json report = lint(sent);
+    EXPECT_FALSE(report["divergence"].is_null());
+    EXPECT_EQ(report["edit"]["would_save_tokens"], 0);
+    return report["edit"];
+  };
+  const ordered_json base = conversation();
+  const auto silent = [&](const ordered_json& sent) {
+    const ordered_json found = saves_nothing(base, sent);
+    EXPECT_EQ(found["cause"], "none");
+    EXPECT_TRUE(found["field"].is_null());
+    EXPECT_EQ(found["message"], "nothing to edit: no edit here would reuse more than is reused");
+  };
+  silent(ordered_json::parse(R"({"messages":[{"role":"user","content":"Sing me a song."}]})"));
+  ordered_json other = base;
+  other["messages"][0]["content"] = "You write poems.";
+  silent(other);
+  other = base;
+  other["messages"][2]["reasoning_content"] = "Something else.";
+  silent(other);
+
+  const auto named = [&](const ordered_json& sent, const std::string& why) {
+    const ordered_json found = saves_nothing(base, sent);
+    EXPECT_THAT(found["message"].get<std::string>(), HasSubstr("; nothing is saved now, because " + why));
+    return found["cause"].get<std::string>();
+  };
+  const std::string is_short = "what is left of the prompt is shorter than a unit of 4,096 tokens";
+  ordered_json stripped = base;
+  stripped["messages"][2].erase("reasoning_content");
+  EXPECT_EQ(named(stripped, is_short), "stripped_reasoning");
+  EXPECT_EQ(named(with(base, {{"reasoning_effort", "low"}}), is_short), "thinking_effort");
+  EXPECT_EQ(named(with(base, {{"tools", {tool("add", "Adds.")}}}), is_short), "tools");
+  unit = kUnit;
+  EXPECT_EQ(named(stripped, "no state of the cached conversation lies between tokens 0 and "), "stripped_reasoning");
+}
+
 TEST_F(CacheLint, NothingToEdit) {
   remember(conversation());
   ordered_json longer = conversation();
@@ -213,9 +257,13 @@ TEST_F(CacheLint, NothingToEdit) {
 
 TEST_F(CacheLint, RawPromptsAndScopes) {
   const std::string text = "A raw text prompt that goes on for a while, so that some units of it are whole.";
-  cached = api.tokenizer.encode_text(text + " And then it ends this way.");
-  const auto exchange = api.send(
-      "/v1/cache/lint", {{"prompt", text + " And then it starts anew."}, {"cache_salt", "s"}}, {{"x-api-key", "k"}});
+  cached =
+      api.tokenizer.encode_text(text + " And then it ends this way, with a good many words more than a unit holds.");
+  const auto exchange =
+      api.send("/v1/cache/lint",
+               {{"prompt", text + " And then it starts anew, with a good many words more than a unit holds."},
+                {"cache_salt", "s"}},
+               {{"x-api-key", "k"}});
   const ordered_json report = ordered_json::parse(exchange->response().body);
   EXPECT_EQ(asked_scope.salt, "s");
   EXPECT_EQ(report["salt"], "set");
@@ -276,51 +324,7 @@ TEST_F(CacheLint, ExplainByRequest) {
   EXPECT_TRUE(api.stream(with(stripped, {{"explain_cache", true}}), rules).messages.at(0).usage.contains("cache"));
 }
 
-// Every token of a prompt has a place, and the text of a place is the field's.
-TEST(PromptMap, PlacesAreTheFields) {
-  const Tokenizer tokenizer = nano_tokenizer();
-  const auto request = parse_chat_request(R"({"tools":[{"type":"function","function":{"name":"top"}}],"messages":[
-    {"role":"system","content":"SYS"},
-    {"role":"user","content":[{"type":"text","text":"U<|open|>one "},{"type":"text","text":"two"}]},
-    {"role":"assistant","content":"ANS","reasoning_content":"WHY","tool_calls":[
-      {"id":"1","type":"function","function":{"name":"top","arguments":"{\"a\":\"x\",\"b\":2}"}}]},
-    {"role":"tool","tool_call_id":"1","content":"RES"},
-    {"role":"system","tools":[{"type":"function","function":{"name":"more"}}]},
-    {"role":"user","content":"END"}],"tool_choice":"required","response_format":{"type":"json_object"}})");
-  ASSERT_TRUE(request.is_ok()) << request.status().message();
-  const auto segments = render_chat(tokenizer, request.value());
-  ASSERT_TRUE(segments.is_ok());
-  const std::vector<TokenId> ids = encode_segments(tokenizer, segments.value());
-  const PromptMap map(tokenizer, ChatFormat::kXtml, ids);
-  std::map<std::string, std::string> texts;
-  int64_t covered = 0;
-  for (const PromptPlace& place : map.places()) {
-    EXPECT_EQ(place.begin, covered);
-    EXPECT_GT(place.end, place.begin);
-    covered = place.end;
-    for (int64_t i = place.body_begin; i < place.end && !tokenizer.is_control(ids[static_cast<size_t>(i)]); ++i) {
-      texts[place.field()] += tokenizer.token_bytes(ids[static_cast<size_t>(i)]);
-    }
-    EXPECT_EQ(map.at(place.begin).field(), place.field());
-    EXPECT_EQ(map.at(place.end - 1).field(), place.field());
-  }
-  EXPECT_EQ(covered, static_cast<int64_t>(ids.size()));
-  EXPECT_EQ(texts["messages[0].content"], "SYS");
-  EXPECT_EQ(texts["messages[1].content"], "U<|open|>one two");
-  EXPECT_EQ(texts["messages[2].reasoning_content"], "WHY");
-  EXPECT_EQ(texts["messages[2].content"], "ANS");
-  EXPECT_EQ(texts["messages[2].tool_calls[0].function.arguments.a"], "x");
-  EXPECT_EQ(texts["messages[2].tool_calls[0].function.arguments.b"], "2");
-  EXPECT_EQ(texts["messages[3].content"], "RES");
-  EXPECT_THAT(texts["messages[4].tools"], StartsWith("## New Tools"));
-  EXPECT_EQ(texts["messages[5].content"], "END");
-  EXPECT_THAT(texts["tools"], StartsWith("# Tools"));
-  EXPECT_THAT(texts["reasoning_effort"], HasSubstr("thinking_effort=max"));
-  EXPECT_THAT(texts["tool_choice"], HasSubstr("required"));
-  EXPECT_THAT(texts["response_format"], HasSubstr("json_object"));
-}
-
-TEST(PromptMap, K2Prompts) {
+TEST(CacheAdvice, K2Prompts) {
   const Tokenizer tokenizer = named_tokenizer(single_bytes(), "kimi_k2");
   Api api(named_tokenizer(single_bytes(), "kimi_k2"));
   std::vector<TokenId> cached;
@@ -337,7 +341,7 @@ TEST(PromptMap, K2Prompts) {
 }
 
 // Explanations of any divergence at any place are well formed.
-TEST(PromptMap, CutsAnywhere) {
+TEST(CacheAdvice, CutsAnywhere) {
   const Tokenizer tokenizer = nano_tokenizer();
   Api api(nano_tokenizer(), toy_options(tokenizer));
   api.chat(conversation());

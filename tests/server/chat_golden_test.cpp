@@ -311,6 +311,30 @@ TEST(ChatGolden, ErrorShape) {
   EXPECT_THAT(body["error"]["message"].get<std::string>(), HasSubstr("minimal"));
 }
 
+// The published prompts of the K2 format through the API: the whole golden text, encoded with its control names, is
+// what the engine gets.
+TEST(ChatGolden, K2RenderCases) {
+  Api api(chat_tokenizer("kimi_k2"));
+  const ordered_json fixture = chat_fixture("k2_render_golden.json");
+  const ordered_json& cases = fixture["templates"]["k2_instruct_0905"];
+  ASSERT_EQ(cases.size(), 10u);
+  for (const auto& entry : cases) {
+    const std::string name = entry["name"];
+    SCOPED_TRACE(name);
+    if (name == "image_part") {
+      EXPECT_EQ(api.refused_chat(entry["input"])["param"], "messages[0].content[0]");
+      continue;
+    }
+    api.engine.submitted.clear();
+    const auto exchange = api.send("/v1/chat/completions", entry["input"]);
+    ASSERT_EQ(exchange->response().status, 200) << exchange->response().body;
+    ASSERT_EQ(api.engine.submitted.size(), 1u);
+    EXPECT_EQ(api.engine.submitted[0].prompt, api.tokenizer.encode_control(entry["text"].get<std::string>()));
+    const auto shown = api.send("/apply-template", entry["input"]);
+    EXPECT_EQ(ordered_json::parse(shown->response().body)["prompt"], entry["text"]);
+  }
+}
+
 // The K2 family speaks through the same API.
 TEST(ChatGolden, K2TokenizersWork) {
   Api api(named_tokenizer(single_bytes(), "kimi_k2"));

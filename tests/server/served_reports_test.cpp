@@ -288,6 +288,32 @@ TEST_F(ServedReports, Report38LongArgumentsAreStreamed) {
   expect_same_message(seen.messages.at(0), buffered);
 }
 
+// Report 50: tool_choice auto constrains nothing. What holds whatever the model writes: text beside the calls stays
+// free, names and types are told as they were written, and arguments are one JSON object in which a key counts once.
+TEST_F(ServedReports, Report50AutoChoiceTellsWhatWasWritten) {
+  ordered_json body = kHello;
+  for (const char* name : {"f", "g", "h"}) {
+    body["tools"].push_back(
+        {{"type", "function"},
+         {"function",
+          {{"name", name}, {"parameters", {{"type", "object"}, {"properties", {{"a", {{"type", "number"}}}}}}}}}});
+  }
+  body["tool_choice"] = "auto";
+  const std::string calls = open("tools") + open("call tool=\"undeclared\"") + argument("a", "string", "x") +
+                            close("call") + open("call tool=\"g\"") + argument("a", "number", "1") +
+                            argument("a", "number", "2") + close("call") + close("tools");
+  const SeenMessage seen = reply("t" + kAnswer + "free text" + close("response") + calls + kEnd, body);
+  EXPECT_EQ(seen.content, "free text");
+  EXPECT_EQ(seen.finish, "tool_calls");
+  ASSERT_EQ(seen.calls.size(), 2u);
+  EXPECT_EQ(seen.calls[0].name, "undeclared");
+  EXPECT_EQ(ordered_json::parse(seen.calls[0].arguments), ordered_json({{"a", "x"}})) << "as written, not as declared";
+  EXPECT_EQ(seen.calls[1].name, "g");
+  EXPECT_EQ(ordered_json::parse(seen.calls[1].arguments), ordered_json({{"a", 2}}));
+  EXPECT_EQ(seen.calls[1].arguments.find("\"a\""), seen.calls[1].arguments.rfind("\"a\"")) << "the last one counts";
+  EXPECT_EQ(reply("t" + kAnswer + "no call" + kDone, body).content, "no call");
+}
+
 // Report 52: results out of order, repeated, without ids, unmatched.
 TEST_F(ServedReports, Report52ToolResults) {
   const auto conversation = [&](const std::string& results) {

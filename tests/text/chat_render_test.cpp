@@ -98,6 +98,7 @@ TEST(ChatRequest, RefusalsNameTheField) {
   EXPECT_THAT(message("{"), HasSubstr("request: expected JSON"));
   EXPECT_THAT(message("[]"), HasSubstr("request: expected an object, found array"));
   EXPECT_THAT(message("{}"), HasSubstr("messages: expected a non-empty list, found nothing"));
+  EXPECT_THAT(message(R"({"messages":[]})"), HasSubstr("messages: expected a non-empty list, found an empty list"));
   EXPECT_THAT(message(R"({"messages":[{"role":"user","content":7}]})"), HasSubstr("messages[0].content: expected"));
   EXPECT_THAT(message(R"({"messages":[{"role":"user","content":[{"type":"video_url"}]}]})"),
               HasSubstr("messages[0].content[0].type: expected text or image_url, found \"video_url\""));
