@@ -223,5 +223,37 @@ TEST_F(ServingVerifyTest, WhileRequestsRunTheBudgetHolds) {
   EXPECT_GT(engine->metrics().verify_done, 0);
 }
 
+TEST_F(ServingVerifyTest, AShareOfTheComputeTimeIsSpentAndKept) {
+  ServingOptions shared = options();
+  shared.verify_quiet_seconds = 3600;
+  shared.verify_busy_share = 0.5;
+  Engine engine(model(), shared);
+  double longest_chunk = 0;
+  const auto step = [&] {
+    const EngineMetrics before = engine->metrics();
+    const bool has_computed = engine->step();
+    const EngineMetrics after = engine->metrics();
+    const double chunk = after.verify_seconds - before.verify_seconds;
+    longest_chunk = std::max(longest_chunk, chunk);
+    if (chunk > 0) {  // it began within the share, by the clock of the engine itself
+      EXPECT_LE(before.verify_seconds + Verifier::kMaxChunkSeconds, 0.5 * after.compute_seconds + 1e-9);
+    }
+    return has_computed;
+  };
+  // Of a small model it takes some requests until half of their time is enough for three proofs.
+  constexpr int64_t kMostRequests = 5000;
+  int64_t count = 0;
+  while (engine->metrics().verify_done < 3 && count < kMostRequests) {
+    engine.submit(greedy_request(cat("r", count++), random_prompt(200, 4), 20));
+    while (step() || !engine.is_idle()) {
+    }
+  }
+  const EngineMetrics metrics = engine->metrics();
+  EXPECT_GE(metrics.verify_done, 3);
+  EXPECT_EQ(metrics.verify_failed, 0) << engine->health().problem;
+  EXPECT_GT(metrics.verify_seconds, 0);
+  EXPECT_LE(metrics.verify_seconds, 0.5 * metrics.compute_seconds + longest_chunk);
+}
+
 }  // namespace
 }  // namespace tandem
