@@ -17,6 +17,7 @@
 #include "config/model_config.h"
 #include "text/chat_format.h"
 #include "text/chat_request.h"
+#include "text/reply_json.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 
@@ -96,14 +97,6 @@ Result<Tokenized> tokenize(const TokenizeFlags& flags, const Tokenizer& tokenize
   return out;
 }
 
-// A piece that is no text of its own (a part of a character) is the list of its bytes.
-nlohmann::ordered_json piece_json(std::string_view bytes) {
-  if (is_valid_utf8(bytes)) return std::string(bytes);
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-  return list;
-}
-
 void print_json(const Tokenized& result, const Tokenizer& tokenizer) {
   nlohmann::ordered_json out;
   out["text"] = replace_invalid_utf8(result.text);
@@ -111,7 +104,7 @@ void print_json(const Tokenized& result, const Tokenizer& tokenizer) {
   out["pieces"] = nlohmann::ordered_json::array();
   for (const TokenId id : result.ids) {
     out["tokens"].push_back(id.value);
-    out["pieces"].push_back(piece_json(tokenizer.token_bytes(id)));
+    out["pieces"].push_back(nlohmann::ordered_json::parse(piece_json(tokenizer.token_bytes(id))));
   }
   fmt::print("{}\n", out.dump());
 }

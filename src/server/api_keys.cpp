@@ -7,6 +7,7 @@
 #include "base/read_file.h"
 #include "server/http_message.h"
 #include "server/sha256.h"
+#include "text/trimmed.h"
 
 namespace tandem {
 namespace {
@@ -31,13 +32,6 @@ bool is_same_key(std::string_view key, std::string_view given) {
     difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
   }
   return difference == 0;
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
 void append_pieces(std::vector<std::string>& out, std::string_view text, std::string_view separators) {

@@ -41,14 +41,6 @@ Result<TokenizeAsk> read_tokenize(const JsonValue& body, const ApiContext& conte
   return ask;
 }
 
-// A piece is text, or a list of bytes when it is no whole characters.
-std::string piece_json(std::string_view bytes) {
-  if (is_valid_utf8(bytes)) return cat('"', json_escaped(bytes), '"');
-  std::string out = "[";
-  for (const char c : bytes) out += cat(out.size() > 1 ? "," : "", static_cast<int>(static_cast<unsigned char>(c)));
-  return out + "]";
-}
-
 }  // namespace
 
 void tokenize(RouteCall call) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "text/trimmed.h"
 
 namespace tandem {
 namespace {
@@ -73,13 +74,6 @@ Status check_marks(const Tokenizer& tokenizer, const Marks& marks, ReplyRegion s
   }
   if (missing.empty()) return Status::ok();
   return Status::unsupported(cat("reply: the Kimi K2 format needs control names that the tokenizer lacks: ", missing));
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n\f\v";
-  const size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
 class K2ReplyGrammar : public ReplyGrammar {

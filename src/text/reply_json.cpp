@@ -2,6 +2,8 @@
 
 #include <cctype>
 
+#include "base/cat.h"
+#include "base/utf8.h"
 #include "text/json_format.h"
 #include "text/json_value.h"
 
@@ -133,6 +135,13 @@ bool is_json_text(std::string_view text) { return JsonChecker(text).check(); }
 std::string json_escaped(std::string_view text) {
   std::string quoted = format_json_spaced(JsonValue::string(std::string(text)));
   return quoted.substr(1, quoted.size() - 2);
+}
+
+std::string piece_json(std::string_view bytes) {
+  if (is_valid_utf8(bytes)) return cat('"', json_escaped(bytes), '"');
+  std::string out = "[";
+  for (const char c : bytes) out += cat(out.size() > 1 ? "," : "", static_cast<int>(static_cast<unsigned char>(c)));
+  return out + "]";
 }
 
 }  // namespace tandem

@@ -13,4 +13,7 @@ bool is_json_text(std::string_view text);
 // `text` with what a JSON string must escape escaped, without the quotes around it. Works piece by piece.
 std::string json_escaped(std::string_view text);
 
+// The bytes of a token as JSON: text, or a list of numbers when they are no whole characters.
+std::string piece_json(std::string_view bytes);
+
 }  // namespace tandem

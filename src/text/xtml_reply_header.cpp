@@ -2,16 +2,10 @@
 
 #include <algorithm>
 
+#include "text/trimmed.h"
+
 namespace tandem {
 namespace {
-
-constexpr std::string_view kSpaces = " \t\r\n\f\v";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
-}
 
 XtmlTag tag_of(std::string_view name) {
   constexpr std::pair<std::string_view, XtmlTag> kTags[] = {
@@ -53,13 +47,13 @@ std::optional<std::string> XtmlHeader::attribute(std::string_view key) const {
 
 XtmlHeader parse_xtml_header(std::string_view text) {
   text = trimmed(text);
-  const size_t name_end = std::min(text.find_first_of(kSpaces), text.size());
+  const size_t name_end = std::min(text.find_first_of(kAsciiSpaces), text.size());
   XtmlHeader header;
   header.tag = tag_of(text.substr(0, name_end));
   header.is_bare = header.tag != XtmlTag::kUnknown && name_end == text.size();
   text = trimmed(text.substr(name_end));
   while (!text.empty()) {
-    const size_t word_end = std::min(text.find_first_of(kSpaces), text.size());
+    const size_t word_end = std::min(text.find_first_of(kAsciiSpaces), text.size());
     const size_t key_end = text.substr(0, word_end).find('=');
     size_t next = word_end;  // a word that is no attribute is passed over
     if (key_end != std::string_view::npos && text.substr(key_end + 1).starts_with('"')) {
@@ -69,7 +63,7 @@ XtmlHeader parse_xtml_header(std::string_view text) {
       header.attributes.emplace_back(text.substr(0, key_end), unescaped(value));
       next = value_end + 1;
     }
-    next = std::min(text.find_first_not_of(kSpaces, next), text.size());
+    next = std::min(text.find_first_not_of(kAsciiSpaces, next), text.size());
     text = text.substr(next);
   }
   return header;
