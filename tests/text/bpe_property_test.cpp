@@ -88,8 +88,8 @@ TEST(BpeProperty, LongPiecesAgreeWithTheDefinition) {
   }
 }
 
-// Field report 46: a word that rank-BPE and a merge list rebuilt from the ranks cut differently: `abc` has the lowest rank of the long
-// tokens and neither `ab` nor `bc` is a token, so no merge reaches it except as a whole piece.
+// Field report 46: a word that rank-BPE and a merge list rebuilt from the ranks cut differently: `abc` has the lowest
+// rank of the long tokens and neither `ab` nor `bc` is a token, so no merge reaches it except as a whole piece.
 TEST(BpeProperty, RanksAreNotAMergeList) {
   auto tokens = single_bytes();
   tokens.push_back("abc");
