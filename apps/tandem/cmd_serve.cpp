@@ -114,6 +114,16 @@ Status resolve(ServeFlags& flags, const LoadedModel& model) {
   const Result<int64_t> body = size_flag("--max-body-size", flags.max_body_size);
   if (!body.is_ok()) return body.status();
   flags.http.max_body_bytes = body.value();
+  for (const std::string& name : flags.api.served_names) {
+    if (name.empty()) return Status::invalid("--served-model-name: expected a name, found an empty one");
+  }
+  if (!flags.serving.verify_dump_dir.empty()) {  // now, not when there is something to write
+    std::error_code error;
+    std::filesystem::create_directories(flags.serving.verify_dump_dir, error);
+    if (error) {
+      return Status::io(cat("--verify-dump: ", flags.serving.verify_dump_dir, ": cannot be made: ", error.message()));
+    }
+  }
   flags.serving.context_limit = model.context_limit();
   flags.serving.share_prefixes = !flags.no_prefix_cache;
   if (flags.api.served_names.empty()) flags.api.served_names = {folder_name(model.dir())};
