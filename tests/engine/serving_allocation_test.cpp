@@ -2,54 +2,8 @@
 // engine plans, runs, samples and commits. Delivery makes the outputs that the sinks own, and is not counted.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "engine/serving_support.h"
-
-// GCC cannot see that this file's operator new and delete are a pair.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
-}
-
-void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
-  if (void* p = allocate(bytes, alignment)) return p;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/heap_calls.h"
 
 namespace tandem {
 namespace {
@@ -72,14 +26,14 @@ TEST(ServingAllocation, AWarmDecodeStepAllocatesNothing) {
   while (engine.reply("r15").tokens.size() < 4) engine->step();
   const int64_t generated = engine->metrics().generated_tokens;
   for (int i = 0; i < 20; ++i) {
-    counting = true;
+    test::count_heap_calls(true);
     const bool has_computed = engine->compute_step();
-    counting = false;
+    test::count_heap_calls(false);
     ASSERT_TRUE(has_computed);
     engine->deliver();
   }
   EXPECT_EQ(engine->metrics().generated_tokens, generated + 20 * 16);
-  EXPECT_EQ(allocations.exchange(0), 0);
+  EXPECT_EQ(test::take_heap_calls(), 0);
 }
 
 }  // namespace

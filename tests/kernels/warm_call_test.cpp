@@ -1,52 +1,12 @@
 // tests/kernels/warm_call_test.cpp: a call of any operator that passes its checks takes nothing from the heap once the
-// arena has grown: the allocation functions of this program count.
+// arena has grown.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstddef>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 
 #include "kernels/dense_case.h"
 #include "support/compare.h"
-
-namespace {
-
-std::atomic<int64_t> heap_calls{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  heap_calls.fetch_add(1);
-  // std::aligned_alloc takes whole multiples of the alignment.
-  if (void* p = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment)) return p;
-  std::abort();
-}
-
-}  // namespace
-
-// Not inlined: GCC would take an inlined free() of a pointer from operator new for a mistake.
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-[[gnu::noinline]] void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t align) {
-  return counted(bytes, static_cast<size_t>(align));
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t align) {
-  return counted(bytes, static_cast<size_t>(align));
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, alignof(std::max_align_t));
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, alignof(std::max_align_t));
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/heap_calls.h"
 
 namespace tandem::test {
 namespace {
@@ -56,11 +16,11 @@ template <class Call>
 void expect_no_heap(const char* op, const Call& call) {
   const Status first = call();
   ASSERT_TRUE(first.is_ok()) << first.message();
-  const int64_t before = heap_calls.load();
+  count_heap_calls(true);
   const Status second = call();
-  const int64_t after = heap_calls.load();
+  count_heap_calls(false);
   EXPECT_TRUE(second.is_ok());
-  EXPECT_EQ(after - before, 0) << op;
+  EXPECT_EQ(take_heap_calls(), 0) << op;
 }
 
 constexpr int64_t kWidth = 64;
@@ -75,9 +35,10 @@ TensorView<T, 3> heads_of(const MatrixView<T>& m, int64_t heads) {
 }
 
 TEST(WarmCalls, TheCounterSeesAllocations) {
-  const int64_t before = heap_calls.load();
+  count_heap_calls(true);
   const std::vector<float> v(100);
-  EXPECT_EQ(heap_calls.load() - before, 1) << v.size();
+  count_heap_calls(false);
+  EXPECT_EQ(take_heap_calls(), 1) << v.data();
 }
 
 TEST(WarmCalls, DenseOperatorsTakeNothingFromTheHeap) {

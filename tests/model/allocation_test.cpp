@@ -2,54 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "model/random_model.h"
-
-// GCC cannot see that this file's operator new and delete are a pair.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
-}
-
-void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
-  if (void* p = allocate(bytes, alignment)) return p;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/heap_calls.h"
 
 namespace tandem {
 namespace {
@@ -70,12 +25,12 @@ TEST(Allocation, AWarmDecodeStepAllocatesNothing) {
         plan.sequences[0].num_computed_tokens = position;
         plan.sequences[0].mode = StepMode::kDecode;
         const std::array<SequenceCacheView, 1> views = {cache.view()};
-        counting = position >= 2;
+        test::count_heap_calls(position >= 2);
         const auto logits = model.model().forward(backend.ctx(), plan, views);
-        counting = false;
+        test::count_heap_calls(false);
         ASSERT_TRUE(logits.is_ok()) << logits.status().message();
       }
-      EXPECT_EQ(allocations.exchange(0), 0) << "seed " << seed;
+      EXPECT_EQ(test::take_heap_calls(), 0) << "seed " << seed;
     }
   });
 }

@@ -1,54 +1,8 @@
 // A warm plan() … append_token() allocates nothing: every operator new of the process is counted meanwhile.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "sched/engine_stand_in.h"
-
-// GCC cannot see that this file's operator new and delete are a pair.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0};
-
-void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  return std::aligned_alloc(alignment, (bytes / alignment + 1) * alignment);
-}
-
-void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
-  if (void* p = allocate(bytes, alignment)) return p;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#include "support/heap_calls.h"
 
 namespace tandem {
 namespace {
@@ -75,20 +29,20 @@ void run_warm_steps(bool has_places) {
     const bool is_warm = step >= 40;
     // Room for what runs, a page each and a grid step of the prefill, and for nobody else.
     ASSERT_TRUE(step < 30 || !has_places || memory.hold(memory.blocks_available() - kRunning - 1));
-    counting = is_warm;
+    test::count_heap_calls(is_warm);
     const SchedulerStep& planned = scheduler.plan(0.01 * step);
-    counting = false;
+    test::count_heap_calls(false);
     memory.give_back_held();
     for (const ScheduledRows& r : planned.rows) {
       memory.commit(r.id, scheduler.tokens(r.id));
       rows += r.num_tokens;
     }
-    counting = is_warm;
+    test::count_heap_calls(is_warm);
     scheduler.step_done(0.001);
     for (const ScheduledRows& r : planned.rows) {
       if (r.is_last) scheduler.append_token(r.id, TokenId(5));
     }
-    counting = false;
+    test::count_heap_calls(false);
     ASSERT_TRUE(!is_warm || (planned.admitted.empty() && planned.preempted.empty())) << step;
     ASSERT_TRUE(!is_warm || planned.rows.size() == kRunning)
         << step << ": " << planned.rows.size() << " of " << scheduler.counts().running << ", " << has_places;
@@ -101,7 +55,7 @@ void run_warm_steps(bool has_places) {
 TEST(SchedulerAllocation, AWarmStepAllocatesNothing) {
   for (const bool has_places : {false, true}) {
     run_warm_steps(has_places);
-    EXPECT_EQ(allocations.exchange(0), 0) << has_places;
+    EXPECT_EQ(test::take_heap_calls(), 0) << has_places;
   }
 }
 
