@@ -52,7 +52,7 @@ TEST(CommandLine, HelpHasAnExampleAndTheCommonFlags) {
 }
 
 TEST(CommandLine, UnknownWordsAreUsageErrors) {
-  expect_refused(run_cli({"rum"}), 2, {"\"rum\"", "run, score, tokenize, inspect, init, bench"});
+  expect_refused(run_cli({"rum"}), 2, {"\"rum\"", "run, serve, score, tokenize, inspect, init, bench"});
   EXPECT_EQ(run_cli({}).exit_code, 2);
   const TempFolder dir;
   for (std::vector<std::string> args : small_runs(dir)) {
