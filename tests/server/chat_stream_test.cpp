@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <regex>
-
 #include "server/api_harness.h"
 #include "server/call_ids.h"
 
@@ -180,7 +178,7 @@ TEST(ChatStream, CallIdsAreNewAndWellFormed) {
     ASSERT_EQ(message.calls.size(), 2u);
     for (const SeenCall& seen : message.calls) {
       EXPECT_EQ(seen.name, "get.time-1");
-      EXPECT_TRUE(std::regex_match(seen.id, std::regex("get_time_1_[0-9]{12,15}"))) << seen.id;
+      EXPECT_THAT(seen.id, testing::MatchesRegex("get_time_1_[0-9]{12,15}"));
       EXPECT_TRUE(ids.insert(seen.id).second) << seen.id;
       body["messages"].push_back(
           {{"role", "assistant"},
@@ -191,12 +189,11 @@ TEST(ChatStream, CallIdsAreNewAndWellFormed) {
     if (round == 3) body["messages"] = kHello["messages"];
   }
   // Any name gives an id of the vendor's form, of 64 bytes at most.
-  const std::regex form("[A-Za-z_][A-Za-z0-9_]*_[0-9]+");
   CallIds maker(ChatFormat::kXtml, {});
   for (const std::string& name :
        std::vector<std::string>{"1st", "城市", "", "a b", std::string(300, 'x'), "9" + std::string(60, 'x')}) {
     const std::string id = maker.next(name, 0);
-    EXPECT_TRUE(std::regex_match(id, form)) << id;
+    EXPECT_THAT(id, testing::MatchesRegex("[A-Za-z_][A-Za-z0-9_]*_[0-9]+"));
     EXPECT_LE(id.size(), 64u) << id;
   }
 }
