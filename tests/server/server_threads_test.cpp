@@ -97,6 +97,10 @@ TEST(ApiThreads, TheEngineDeliversWhileWorkersRead) {
   engine_thread.join();
   while (engine.step()) {
   }
+  for (const auto& exchange : exchanges) {  // a task that is left holds its exchange
+    while (exchange->run_one()) {
+    }
+  }
   for (int i = 0; i < kClients - 1; ++i) {
     const auto& exchange = exchanges[static_cast<size_t>(i)];
     if (i % 2 == 0) {
