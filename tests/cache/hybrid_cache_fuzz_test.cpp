@@ -385,8 +385,8 @@ TEST(HybridCacheFuzz, EveryByteIsRightInAPoolThatIsTooSmall) {
     hits += storm.hits();
     evicted += storm.evicted();
   }
-  EXPECT_GT(hits, 1000);  // it is not the absence of sharing that made it right
-  EXPECT_GT(evicted, 1000);
+  EXPECT_GT(hits, test::effort(1000));  // it is not the absence of sharing that made it right
+  EXPECT_GT(evicted, test::effort(1000));
 }
 
 // Pages and units of many sizes, resumed from every offset (field report 25).
