@@ -96,6 +96,7 @@ std::optional<BlockId> BlockPool::allocate(BlockKind kind, int32_t group) {
   m.dirty_bytes = m.dirty_slots = 0;
   m.ref = 1;
   m.kind = kind;
+  ++in_use_[static_cast<size_t>(kind)];
   m.phase = BlockPhase::kFilling;
   m.group = group;
   m.serial = next_serial_++;
@@ -106,7 +107,10 @@ std::optional<BlockId> BlockPool::allocate(BlockKind kind, int32_t group) {
 void BlockPool::add_use(BlockId block) {
   BlockMeta& m = entry(block);
   TANDEM_CHECK(m.phase != BlockPhase::kFree, "a free block has no users");
-  if (m.ref == 0) unlink(cached_, block);
+  if (m.ref == 0) {
+    unlink(cached_, block);
+    ++in_use_[static_cast<size_t>(m.kind)];
+  }
   ++m.ref;
 }
 
@@ -114,6 +118,7 @@ void BlockPool::drop_use(BlockId block) {
   BlockMeta& m = entry(block);
   TANDEM_CHECK(m.ref > 0, "a use is given back once");
   if (--m.ref > 0) return;
+  --in_use_[static_cast<size_t>(m.kind)];
   m.recency = clock_;
   if (m.is_named) {
     m.phase = BlockPhase::kReady;
@@ -185,11 +190,6 @@ void BlockPool::zero(BlockId block, int64_t bytes) {
   for (int64_t s = 0; s < slots_in_use(meta(block)); ++s) std::memset(slot(block, s), 0, static_cast<size_t>(bytes));
 }
 
-int64_t BlockPool::num_in_use(BlockKind kind) const {
-  return std::count_if(metas_.begin(), metas_.end(),
-                       [kind](const BlockMeta& m) { return m.ref > 0 && m.kind == kind; });
-}
-
 Status BlockPool::audit_list(const List& list, bool is_named, std::vector<bool>& seen) const {
   int64_t size = 0;
   uint64_t recency = 0;
@@ -223,6 +223,9 @@ Status BlockPool::audit(std::span<const int32_t> uses) const {
   TANDEM_RETURN_IF_ERROR(audit_list(free_, false, seen));
   TANDEM_RETURN_IF_ERROR(audit_list(cached_, true, seen));
   if (uses[0] != 0 || metas_[0].ref != 0) return Status::failed_precondition("I6: the null block is in use");
+  std::array<int64_t, 3> in_use = {};
+  for (const BlockMeta& m : metas_) in_use[static_cast<size_t>(m.kind)] += m.ref > 0 ? 1 : 0;
+  if (in_use != in_use_) return Status::failed_precondition("I6: the counts of blocks in use are wrong");
   for (size_t i = 1; i < metas_.size(); ++i) {
     const BlockMeta& m = metas_[i];
     if (m.ref != uses[i]) {

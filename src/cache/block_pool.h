@@ -11,6 +11,7 @@
 //   only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,7 +62,7 @@ class BlockPool {
   int64_t num_blocks() const { return num_blocks_; }  // without the null block
   int64_t num_free() const { return free_.size; }
   int64_t num_cached() const { return cached_.size; }
-  int64_t num_in_use(BlockKind kind) const;
+  int64_t num_in_use(BlockKind kind) const { return in_use_[static_cast<size_t>(kind)]; }
   int64_t num_available() const { return free_.size + cached_.size; }
 
   // A free block with one use, scrubbed, or none. Caller evicts to make one free.
@@ -112,8 +113,9 @@ class BlockPool {
   bool poison_;
   std::byte* memory_;  // (num_blocks + 1) · block_bytes, the null block's part inaccessible
   std::vector<BlockMeta> metas_;
-  List free_;    // head: handed out next
-  List cached_;  // head: oldest
+  List free_;                           // head: handed out next
+  List cached_;                         // head: oldest
+  std::array<int64_t, 3> in_use_ = {};  // blocks with a user, by kind: a count is asked for at every step
   uint64_t clock_ = 1;
   uint64_t next_serial_ = 1;
   int64_t scrubbed_bytes_ = 0;
