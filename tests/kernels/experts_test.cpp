@@ -24,6 +24,9 @@ struct Case {
   Matrix z{0, 1};
   GatedActParams act{GatedAct::kSitu, 4.f, 25.f};
   ExpertAct expert_act = ExpertAct::kF32;
+  int64_t expert_begin = 0;
+  int64_t expert_end = std::numeric_limits<int32_t>::max();
+  bool add_to_out = false;
 
   Case(int64_t T, int64_t k, int64_t E, int64_t Dl, int64_t I, WeightFormat format, WeightFormat down, uint32_t seed) {
     std::mt19937 engine(seed);
@@ -50,6 +53,9 @@ struct Case {
     args.experts = views;
     args.act = act;
     args.expert_act = expert_act;
+    args.expert_begin = expert_begin;
+    args.expert_end = expert_end;
+    args.add_to_out = add_to_out;
     args.out = out.view();
     return moe_experts(ctx, args);
   }
@@ -208,6 +214,31 @@ TEST(Experts, SlotOrderChangesNothing) {
       std::swap(c.weights(t, 0), c.weights(t, 3));
     }
     EXPECT_TRUE(all_equal_bits(c.run(backend.ctx()).values(), first.values()));
+  });
+}
+
+// Experts that do not fit into memory together are taken in parts; not one bit may tell.
+TEST(Experts, PartsOfTheExpertsGiveTheBitsOfAll) {
+  for_each_backend([](BackendFixture& backend) {
+    for (const int64_t T : {1, 5, 70}) {
+      Case c(T, 4, 9, 64, 96, WeightFormat::kMxfp4, WeightFormat::kMxfp4, 47);
+      const Matrix whole = c.run(backend.ctx());
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0, 9}, {0, 4, 9}, {0, 1, 2, 2, 7, 9}}) {
+        Matrix out(T, 64);
+        for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+          c.expert_begin = cuts[i];
+          c.expert_end = cuts[i + 1];
+          c.add_to_out = i > 0;
+          const Status status = c.run(backend.ctx(), out);
+          ASSERT_TRUE(status.is_ok()) << status.message();
+        }
+        EXPECT_TRUE(all_equal_bits(out.values(), whole.values())) << T << " tokens, " << cuts.size() - 1 << " parts";
+        EXPECT_TRUE(out.padding_is_nan());
+      }
+      c.expert_begin = 0;
+      c.expert_end = 9;
+      c.add_to_out = false;
+    }
   });
 }
 

@@ -10,6 +10,9 @@
 //            Tokens are grouped by expert, so each expert's bytes are read once a call (once a block of tokens when the
 //            call is so long that its T · k · I activations would pass 64 MiB); no more than a few rows of a weight
 //            are ever expanded in memory.
+// Parts      Only experts in [expert_begin, expert_end) are read and contribute. A call for [0, a) followed by one for
+//            [a, E) with add_to_out gives bit for bit what one call gives: experts that are not in memory together can
+//            be taken in parts.
 // Aliasing   out overlaps nothing.
 // Numerics   f32 accumulation; the order of every sum is fixed whatever the other tokens chose: rows are bitwise
 //            independent of the batch.
@@ -18,6 +21,7 @@
 //            check_expert_weights when they are loaded, not in each call.
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "kernels/activation/gated_act.h"
@@ -42,6 +46,9 @@ struct MoeExpertsArgs {
   std::span<const ExpertWeights> experts;  // E of them
   GatedActParams act;
   ExpertAct expert_act = ExpertAct::kF32;
+  int64_t expert_begin = 0;
+  int64_t expert_end = std::numeric_limits<int32_t>::max();  // beyond the last: all
+  bool add_to_out = false;                                   // out holds the sum over the experts below expert_begin
   MatrixView<float> out;
 };
 Status moe_experts(const ExecContext& ctx, const MoeExpertsArgs& args);

@@ -41,11 +41,12 @@ void moe_experts(const ExecContext& ctx, const MoeExpertsArgs& a) {
   for (int64_t t = 0; t < a.z.shape[0]; ++t) {
     for (int64_t d = 0; d < Dl; ++d) {
       z[d] = a.z(t, d);
-      a.out(t, d) = 0.f;
+      if (!a.add_to_out) a.out(t, d) = 0.f;
     }
     if (a.expert_act == ExpertAct::kMxfp8) mxfp8_round(z);
     for (int64_t i = 0; i < k; ++i) {
       const int64_t j = nth_slot_by_expert(a.topk_ids, t, i);
+      if (a.topk_ids(t, j) < a.expert_begin || a.topk_ids(t, j) >= a.expert_end) continue;
       const ExpertWeights& expert = a.experts[a.topk_ids(t, j)];
       matvec(expert.w1, z, row.first(Dl), gate);
       matvec(expert.w3, z, row.first(Dl), up);

@@ -66,7 +66,7 @@ void group_by_expert(ExpertPlan& plan, int64_t tokens, int64_t E, int32_t* count
   }
   plan.num_active = 0;
   int32_t begin = 0;
-  for (int64_t e = 0; e < E; ++e) {
+  for (int64_t e = a.expert_begin; e < E && e < a.expert_end; ++e) {
     if (count[e] == 0) continue;
     plan.active[plan.num_active] = static_cast<int32_t>(e);
     plan.pair_begin[plan.num_active++] = begin;
@@ -76,7 +76,10 @@ void group_by_expert(ExpertPlan& plan, int64_t tokens, int64_t E, int32_t* count
   plan.pair_begin[plan.num_active] = begin;
   for (int64_t t = 0; t < tokens; ++t) {
     const int32_t* ids = row_of(a.topk_ids, plan.first_token + t);
-    for (int64_t j = 0; j < plan.k; ++j) plan.pair[count[ids[j]]++] = static_cast<int32_t>(t * plan.k + j);
+    for (int64_t j = 0; j < plan.k; ++j) {
+      if (ids[j] < a.expert_begin || ids[j] >= a.expert_end) continue;
+      plan.pair[count[ids[j]]++] = static_cast<int32_t>(t * plan.k + j);
+    }
   }
 }
 
@@ -153,7 +156,7 @@ void run_combine_task(const ExpertPlan& plan, int64_t tokens, int64_t task, int6
   const int64_t row_begin = task * rows_each;
   const int64_t row_end = row_begin + rows_each < plan.Dl ? row_begin + rows_each : plan.Dl;
   float* scratch = plan.scratch + thread * plan.scratch_per_thread;
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < tokens && !plan.args->add_to_out; ++t) {
     float* out = row_of(plan.args->out, plan.first_token + t);
     for (int64_t r = row_begin; r < row_end; ++r) out[r] = 0.f;
   }
