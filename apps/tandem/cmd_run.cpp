@@ -12,6 +12,7 @@
 #include "chat_session.h"
 #include "command.h"
 #include "engine/generate.h"
+#include "kernels/kda/kda.h"
 #include "model_flags.h"
 #include "run_output.h"
 #include "sampling_flags.h"
@@ -31,6 +32,7 @@ struct RunFlags {
   bool raw = false;
   bool ignore_eos = false;
   bool stats = false;
+  bool deterministic = false;
   int64_t max_tokens = 256;
   int64_t prefill_chunk = kDefaultPrefillChunk;
 };
@@ -73,6 +75,11 @@ Result<GenerateRequest> make_request(const RunFlags& flags, const LoadedModel& m
   request.ignore_eos = flags.ignore_eos;
   request.stop_tokens = model.stop_tokens();
   request.prefill_chunk = flags.prefill_chunk;
+  request.reuse_cache = !flags.deterministic;
+  if (flags.deterministic && flags.prefill_chunk % kKdaChunk != 0) {
+    return Status::invalid(cat("--prefill-chunk is ", flags.prefill_chunk, ", expected a multiple of ", kKdaChunk,
+                               " with --deterministic: other splits of a prompt round differently"));
+  }
   return request;
 }
 
@@ -161,6 +168,9 @@ void register_run(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--ignore-eos", flags->ignore_eos, "generate past stop tokens");
+  command->add_flag("--deterministic", flags->deterministic,
+                    "a chat's every turn computes its whole history as a prompt: the reply then depends on the "
+                    "messages alone, bit for bit, as with `serve --deterministic`");
   command->add_flag("--stats", flags->stats, "print TTFT, rates and peak memory on stderr");
   add_sampling_flags(command, flags->sampling);
   command->footer(

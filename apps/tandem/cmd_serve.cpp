@@ -259,6 +259,10 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
                    "tokens between KDA checkpoints of long prompts; 0: only at turns and prompt ends")
       ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
+  command->add_flag(
+      "--deterministic", flags.serving.deterministic,
+      "the same request gives the same tokens and log-probabilities, bit for bit, alone, batched, resumed "
+      "or preempted: replies are not reused from the cache but computed again as prompts");
   command->add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute every prompt from its start");
   command->add_flag("--poison", flags.serving.poison, "fill unwritten cache with NaN and look for it (slower)");
   command

@@ -82,7 +82,7 @@ Result<GenerateResult> Generator::run(const GenerateRequest& request, FunctionRe
 
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  result.cached_tokens = reusable_prefix(request.prompt);
+  result.cached_tokens = request.reuse_cache ? reusable_prefix(request.prompt) : 0;
   if (result.cached_tokens == 0) forget();
   Result<std::span<const float>> logits = prefill(request, result.cached_tokens);
   Status status = logits.status();

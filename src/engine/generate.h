@@ -29,6 +29,9 @@ struct GenerateRequest {
   bool ignore_eos = false;  // stop tokens neither stop nor are left out
   std::vector<TokenId> stop_tokens;
   int64_t prefill_chunk = kDefaultPrefillChunk;
+  // False: the prompt is computed from its start. What the cache holds was partly decoded, and equals a prefill within
+  // rounding only (ADR 0002): with a chunk that is a multiple of 16 the result then depends on the request alone.
+  bool reuse_cache = true;
 };
 
 struct GenerateTimings {
