@@ -4,23 +4,23 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <string>
+#include <string_view>
 
 #include "base/cat.h"
+#include "base/cgroup.h"
 
 namespace tandem {
 namespace {
 
-// A version 1 group without a limit states a number near 2^63.
-constexpr int64_t kNoLimit = int64_t{1} << 60;
-
-// The file's first number; none: no such file, or "max".
-std::optional<int64_t> read_number(const std::string& path) {
-  std::ifstream file(path);
-  int64_t value = 0;
-  if (!(file >> value) || value >= kNoLimit) return std::nullopt;
-  return value;
+int64_t meminfo_bytes(std::string_view wanted) {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key, unit;
+  int64_t kib = 0;
+  while (meminfo >> key >> kib >> unit) {
+    if (key == wanted) return kib * 1024;
+  }
+  return 0;
 }
 
 int64_t read_stat(const std::string& path, const std::string& wanted) {
@@ -47,10 +47,17 @@ std::optional<int64_t> smaller(std::optional<int64_t> a, std::optional<int64_t> 
   return std::min(*a, *b);
 }
 
+const GroupFiles& files_of(CgroupVersion version) { return version == CgroupVersion::kTwo ? kVersion2 : kVersion1; }
+
+std::optional<int64_t> group_limit(const std::string& folder, const GroupFiles& files) {
+  const std::optional<int64_t> limit = read_cgroup_number(cat(folder, "/", files.limit));
+  if (*files.soft_limit == '\0') return limit;
+  return smaller(limit, read_cgroup_number(cat(folder, "/", files.soft_limit)));
+}
+
 std::optional<int64_t> group_room(const std::string& folder, const GroupFiles& files) {
-  std::optional<int64_t> limit = read_number(cat(folder, "/", files.limit));
-  if (*files.soft_limit != '\0') limit = smaller(limit, read_number(cat(folder, "/", files.soft_limit)));
-  const std::optional<int64_t> usage = read_number(cat(folder, "/", files.usage));
+  const std::optional<int64_t> limit = group_limit(folder, files);
+  const std::optional<int64_t> usage = read_cgroup_number(cat(folder, "/", files.usage));
   if (!limit || !usage) return std::nullopt;
   const int64_t held = *usage - read_stat(cat(folder, "/memory.stat"), files.droppable);
   return std::max<int64_t>(*limit - std::max<int64_t>(held, 0), 0);
@@ -60,38 +67,26 @@ std::optional<int64_t> group_room(const std::string& folder, const GroupFiles& f
 
 std::optional<int64_t> cgroup_room_bytes(const std::string& root, const std::string& membership) {
   std::optional<int64_t> room;
-  std::istringstream lines(membership);
-  std::string line;
-  while (std::getline(lines, line)) {
-    // hierarchy:controllers:path; version 2 is hierarchy 0 without controllers.
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = cat(",", line.substr(first + 1, second - first - 1), ",");
-    const bool is_version_2 = controllers == ",,";
-    if (!is_version_2 && controllers.find(",memory,") == std::string::npos) continue;
-    const std::string base = cat(root, is_version_2 ? "" : "/memory");
-    std::string path = line.substr(second + 1);
-    while (true) {
-      room = smaller(room, group_room(cat(base, path), is_version_2 ? kVersion2 : kVersion1));
-      const size_t slash = path.rfind('/');
-      if (slash == std::string::npos) break;
-      path.resize(slash);
-    }
-  }
+  for_each_cgroup(root, membership, "memory", [&](const std::string& folder, CgroupVersion version) {
+    room = smaller(room, group_room(folder, files_of(version)));
+  });
   return room;
 }
 
+std::optional<MemoryLimit> cgroup_memory_limit(const std::string& root, const std::string& membership) {
+  std::optional<MemoryLimit> tightest;
+  for_each_cgroup(root, membership, "memory", [&](const std::string& folder, CgroupVersion version) {
+    const std::optional<int64_t> limit = group_limit(folder, files_of(version));
+    if (limit && (!tightest || *limit < tightest->bytes)) tightest = MemoryLimit{*limit, folder};
+  });
+  return tightest;
+}
+
+int64_t total_memory_bytes() { return meminfo_bytes("MemTotal:"); }
+
 int64_t available_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  int64_t kib = 0, available = 0;
-  while (available == 0 && meminfo >> key >> kib >> unit) {
-    if (key == "MemAvailable:") available = kib * 1024;
-  }
-  std::ifstream groups("/proc/self/cgroup");
-  const std::string membership((std::istreambuf_iterator<char>(groups)), std::istreambuf_iterator<char>());
-  const std::optional<int64_t> room = cgroup_room_bytes("/sys/fs/cgroup", membership);
+  const int64_t available = meminfo_bytes("MemAvailable:");
+  const std::optional<int64_t> room = cgroup_room_bytes(std::string(kCgroupRoot), read_cgroup_membership());
   if (!room) return available;
   return available == 0 ? *room : std::min(available, *room);
 }

@@ -5,8 +5,8 @@
 
 #include "base/cat.h"
 #include "base/read_file.h"
+#include "base/sha256.h"
 #include "server/http_message.h"
-#include "server/sha256.h"
 #include "text/trimmed.h"
 
 namespace tandem {
@@ -14,16 +14,7 @@ namespace {
 
 constexpr int64_t kMaxKeyFileBytes = int64_t{1} << 20;
 
-std::string owner_id(std::string_view key) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  const auto digest = sha256(key);
-  std::string out = "key-";
-  for (size_t i = 0; i < 16; ++i) {
-    out.push_back(kHex[digest[i] >> 4]);
-    out.push_back(kHex[digest[i] & 15]);
-  }
-  return out;
-}
+std::string owner_id(std::string_view key) { return cat("key-", sha256_hex(sha256(key)).substr(0, 32)); }
 
 // Looks at every byte of `given`, whatever they are.
 bool is_same_key(std::string_view key, std::string_view given) {

@@ -54,7 +54,21 @@ TEST_F(MemoryInfoTest, VersionOneAndNoLimit) {
   EXPECT_EQ(cgroup_room_bytes(root_, "nonsense\n::\n"), std::nullopt);
 }
 
-TEST_F(MemoryInfoTest, ThisMachineHasMemory) { EXPECT_GT(available_memory_bytes(), 0); }
+TEST_F(MemoryInfoTest, TheLimitItselfNamesItsGroup) {
+  write("/a/memory.max", "1000000");
+  write("/a/memory.current", "999999");
+  write("/a/b/memory.high", "2000000");
+  const auto limit = cgroup_memory_limit(root_, "0::/a/b\n");
+  ASSERT_TRUE(limit.has_value());
+  EXPECT_EQ(limit->bytes, 1000000);
+  EXPECT_EQ(limit->folder, root_ + "/a");
+  EXPECT_FALSE(cgroup_memory_limit(root_, "0::/other\n").has_value());
+}
+
+TEST_F(MemoryInfoTest, ThisMachineHasMemory) {
+  EXPECT_GT(available_memory_bytes(), 0);
+  EXPECT_GE(total_memory_bytes(), available_memory_bytes());
+}
 
 }  // namespace
 }  // namespace tandem
