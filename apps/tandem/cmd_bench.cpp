@@ -32,7 +32,7 @@ std::array<double, kNumPhases> phase_shares(const PhaseTimes& phases) {
 
 double percent(double part, double whole) { return whole > 0 ? 100.0 * part / whole : 0.0; }
 
-void print_json(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings) {
+void print_json(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings, int num_threads) {
   nlohmann::ordered_json line = {{"phase", result.is_prefill ? "prefill" : "decode"},
                                  {"tokens", result.tokens},
                                  {"depth", result.depth},
@@ -48,7 +48,7 @@ void print_json(const BenchFlags& flags, const BenchCase& result, const MachineC
                                  {"ceiling_f32_gflop_s", ceilings.f32_gflop_s},
                                  {"percent_of_read_ceiling", percent(result.read_gb_s, ceilings.read_gb_s)},
                                  {"percent_of_f32_ceiling", percent(result.gflop_s, ceilings.f32_gflop_s)},
-                                 {"threads", resolve_num_threads(flags.common)},
+                                 {"threads", num_threads},
                                  {"peak_rss_bytes", peak_resident_bytes()}};
   if (flags.breakdown) {
     const auto shares = phase_shares(result.phases);
@@ -72,15 +72,17 @@ void print_text(const BenchFlags& flags, const BenchCase& result, const MachineC
 int run_bench_command(const BenchFlags& flags) {
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
   if (!model.is_ok()) return report_error(model.status());
+  model.value()->bind_engine_thread();
   const MachineCeilings ceilings = measure_ceilings(model.value()->exec());
+  const int num_threads = model.value()->exec().pool.num_threads();
   if (!flags.common.json) {
     fmt::print("ceilings: read {:.1f} GB/s, f32 {:.1f} GFLOP/s ({} threads)\n", ceilings.read_gb_s,
-               ceilings.f32_gflop_s, resolve_num_threads(flags.common));
+               ceilings.f32_gflop_s, num_threads);
     fmt::print("{:<8} {:>6} {:>6} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>7} {:>8} {:>7}\n", "phase", "tokens", "depth",
                "seqs", "tok/s", "min", "max", "MB/token", "GB/s", "of max", "GFLOP/s", "of max");
   }
   const Status status = run_bench(*model.value(), flags.options, [&](const BenchCase& result) {
-    flags.common.json ? print_json(flags, result, ceilings) : print_text(flags, result, ceilings);
+    flags.common.json ? print_json(flags, result, ceilings, num_threads) : print_text(flags, result, ceilings);
     std::fflush(stdout);
   });
   return status.is_ok() ? kExitOk : report_error(status);

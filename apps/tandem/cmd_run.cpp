@@ -145,6 +145,7 @@ int run_command(RunFlags flags) {
   }
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
   if (!model.is_ok()) return report_error(model.status());
+  model.value()->bind_engine_thread();
   if (flags.chat || (interactive && !flags.raw)) return run_chat(flags, *model.value(), interactive);
   return run_raw(flags, *model.value());
 }

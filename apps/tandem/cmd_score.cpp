@@ -91,6 +91,7 @@ int run_score(const ScoreFlags& flags) {
   if (!prompts.is_ok()) return report_error(prompts.status());
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
   if (!model.is_ok()) return report_error(model.status());
+  model.value()->bind_engine_thread();
   const bool show_progress = isatty(STDERR_FILENO) != 0;
   const Result<ScoreResult> result =
       score(*model.value(), prompts.value(), flags.options, [&](int64_t done, int64_t total) {

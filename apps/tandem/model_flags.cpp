@@ -44,14 +44,18 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.model.expert_act = flags.expert_act == "mxfp8" ? ExpertAct::kMxfp8 : ExpertAct::kF32;
   options.cache_dtype = flags.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  options.num_threads = resolve_num_threads(common);
   options.context = flags.context;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(common.kernels);
   if (!kernels.is_ok()) return kernels.status();
   options.kernels = kernels.value();
+  const Result<ThreadPlacement> threads = resolve_threads(common);
+  if (!threads.is_ok()) return threads.status();
+  options.num_threads = threads.value().num_threads;
+  options.cpus = threads.value().cpus;
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
-    spdlog::info("{}; {} threads", model.value()->exec().kernels.describe(), options.num_threads);
+    const std::string cpus = options.cpus.empty() ? "" : " on processors " + cpu_list_text(options.cpus);
+    spdlog::info("{}; {} threads{}", model.value()->exec().kernels.describe(), options.num_threads, cpus);
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
       spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/cat.h"
+#include "base/thread_placement.h"
 #include "engine/memory_info.h"
 
 namespace tandem {
@@ -27,7 +28,8 @@ LoadedModel::LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpo
       config_(std::move(config)),
       checkpoint_(std::move(checkpoint)),
       kernels_(kernels),
-      pool_(options.num_threads),
+      cpus_(options.cpus),
+      pool_(options.num_threads, options.cpus),
       exec_{pool_, arena_, kernels_} {}
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_dir, const LoadOptions& options) {
@@ -44,6 +46,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
       new LoadedModel(model_dir, std::move(config).value(), std::move(checkpoint).value(), kernels.value(), options));
   TANDEM_RETURN_IF_ERROR(loaded->bind(options));
   return loaded;
+}
+
+void LoadedModel::bind_engine_thread() const {
+  if (!cpus_.empty()) bind_this_thread(cpus_.front());
 }
 
 Status LoadedModel::bind(const LoadOptions& options) {

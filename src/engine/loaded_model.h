@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/cpu_topology.h"
 #include "base/result.h"
 #include "cache/cache_layout.h"
 #include "config/generation_config.h"
@@ -25,6 +26,7 @@ struct LoadOptions {
   DType cache_dtype = DType::kF32;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   int num_threads = 1;
+  CpuList cpus;                    // thread i is bound to cpus[i]; empty: the kernel's choice
   std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
 };
 
@@ -43,6 +45,10 @@ class LoadedModel {
   const GenerationConfig& generation_config() const { return generation_config_; }
   int64_t context_limit() const { return context_limit_; }
 
+  // Binds the calling thread, the one that computes with this model, to the first of LoadOptions::cpus, if any.
+  // Threads that it starts later inherit that.
+  void bind_engine_thread() const;
+
   // The tokenizer, or the error that names the missing or broken file.
   Result<const Tokenizer*> tokenizer() const;
 
@@ -58,6 +64,7 @@ class LoadedModel {
   ModelConfig config_;
   Checkpoint checkpoint_;
   KernelTable kernels_;
+  CpuList cpus_;
   ThreadPool pool_;
   Arena arena_;
   ExecContext exec_;

@@ -79,6 +79,28 @@ class ServingDeterministicTest : public ::testing::Test {
     engine.expect_no_leak();
     return engine->metrics();
   }
+  // Replies over two pages' ends, in a pool that holds them all only at first.
+  void expect_preempted_as_alone(int64_t swap_bytes) {
+    ServingOptions tight = options();
+    tight.cache_bytes = int64_t{56} * 73728;
+    tight.scheduler.high_utilisation = 1;
+    tight.swap_bytes = swap_bytes;
+    Engine engine(*model_, tight);
+    std::vector<EngineRequest> requests;
+    for (uint64_t i = 0; i < 11; ++i) {
+      const auto own = static_cast<int64_t>(100 + 2 * i);
+      const Tokens prompt = joined(random_prompt(130, 1), random_prompt(own, 2 + i));
+      requests.push_back(sampled_request(cat("r", i), prompt, 160, i));
+      engine.submit(requests.back());
+    }
+    engine.run();
+    EXPECT_GT(engine->metrics().preemptions, 0);
+    for (const EngineRequest& request : requests) {
+      expect_same_bits(engine.reply(request.id), run_alone(request), request.id);
+      if (HasFatalFailure()) return;
+    }
+    engine.expect_no_leak();
+  }
 
   std::unique_ptr<LoadedModel> model_ = test::load_model(test::tiny_dir());
 };
@@ -89,37 +111,18 @@ TEST_F(ServingDeterministicTest, TurnsThatHitAreAsAlone) {
   EXPECT_EQ(metrics.preemptions, 0);
 }
 
-// Replies over two pages' ends in a pool that holds them only at first; with room to swap, and without it, where what
-// was generated is computed again: as decodes, not as a prompt.
-TEST_F(ServingDeterministicTest, PreemptedSequencesAreAsAlone) {
-  for (const int64_t swap_bytes : {int64_t{1} << 30, int64_t{0}}) {
-    ServingOptions tight = options();
-    tight.cache_bytes = int64_t{56} * 73728;
-    tight.scheduler.high_utilisation = 1;
-    tight.swap_bytes = swap_bytes;
-    Engine engine(*model_, tight);
-    std::vector<EngineRequest> requests;
-    for (uint64_t i = 0; i < 11; ++i) {
-      const auto own = static_cast<int64_t>(100 + 2 * i);
-      requests.push_back(
-          sampled_request(cat("r", i), joined(random_prompt(130, 1), random_prompt(own, 2 + i)), 160, i));
-      engine.submit(requests.back());
-    }
-    engine.run();
-    EXPECT_GT(engine->metrics().preemptions, 0);
-    for (const EngineRequest& request : requests) {
-      expect_same_bits(engine.reply(request.id), run_alone(request), cat(request.id, ", swap space ", swap_bytes));
-      if (HasFatalFailure()) return;
-    }
-    engine.expect_no_leak();
-  }
+TEST_F(ServingDeterministicTest, PreemptedAndSwappedSequencesAreAsAlone) {
+  expect_preempted_as_alone(int64_t{1} << 30);
 }
 
+// Without room to swap, what was generated is computed again: as decodes, not as a prompt.
+TEST_F(ServingDeterministicTest, PreemptedAndRecomputedSequencesAreAsAlone) { expect_preempted_as_alone(0); }
+
 TEST_F(ServingDeterministicTest, AnotherSplitOfTheStepsChangesNothing) {
+  ServingOptions split = options();
+  split.scheduler.max_running = 4;
   for (const int64_t token_budget : {17, 48, 512}) {
-    ServingOptions split = options();
     split.scheduler.token_budget = token_budget;
-    split.scheduler.max_running = 4;
     expect_turns_as_alone(split, 2);
   }
 }
