@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "size_text.h"
+
 namespace tandem::app {
 
 void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) {
@@ -20,6 +22,9 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
       ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
       ->check(CLI::Range(int64_t{1}, kMaxCount));
+  command->add_option("--ram", flags.ram,
+                      "memory of the whole process, as 8GB: routed experts that do not fit are streamed from disk "
+                      "(default: what is available)");
   add_common_flags(command, common);
 }
 
@@ -38,7 +43,8 @@ void log_to_stderr() {
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common) {
+Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common,
+                                                const ModelNeeds& needs) {
   log_to_stderr();
   LoadOptions options;
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
@@ -46,12 +52,22 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.cache_dtype = flags.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.num_threads = resolve_num_threads(common);
   options.context = flags.context;
+  if (!flags.ram.empty()) {
+    const Result<int64_t> bytes = size_flag("--ram", flags.ram);
+    if (!bytes.is_ok()) return bytes.status();
+    options.ram_bytes = bytes.value();
+  }
+  options.step_rows = needs.step_rows;
+  options.step_sequences = needs.step_sequences;
+  options.cache_bytes = needs.cache_bytes;
+  options.cache_share = needs.cache_share;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(common.kernels);
   if (!kernels.is_ok()) return kernels.status();
   options.kernels = kernels.value();
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
     spdlog::info("{}; {} threads", model.value()->exec().kernels.describe(), options.num_threads);
+    if (!model.value()->memory_summary().empty()) spdlog::info("{}", model.value()->memory_summary());
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
       spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());

@@ -27,6 +27,8 @@ struct ExpertPart {
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
+  // A step begins; may refuse it.
+  virtual Status begin_step() { return Status::ok(); }
   virtual Status begin(int64_t layer, std::span<const int32_t> needed) = 0;  // ascending, distinct
   virtual Result<std::optional<ExpertPart>> next() = 0;                      // nothing: all parts have been given
   virtual void predict(int64_t layer, std::span<const int32_t> likely) = 0;  // ascending, distinct
