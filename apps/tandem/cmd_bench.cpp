@@ -104,7 +104,7 @@ void print_text(const BenchFlags& flags, const BenchCase& result, const MachineC
 }
 
 int run_bench_command(const BenchFlags& flags) {
-  const ModelNeeds needs = {
+  const MemoryOptions needs = {
       .step_rows = flags.options.prefill_chunk,
       .step_sequences = *std::max_element(flags.options.sequences.begin(), flags.options.sequences.end())};
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common, needs);

@@ -84,8 +84,8 @@ Status check_output(const ScoreFlags& flags) {
 }
 
 // The rows of the largest step; every one of them has logits.
-ModelNeeds needs_of(const ScoreFlags& flags, const std::vector<ScorePrompt>& prompts) {
-  ModelNeeds needs = {.step_rows = 0};
+MemoryOptions needs_of(const ScoreFlags& flags, const std::vector<ScorePrompt>& prompts) {
+  MemoryOptions needs = {.step_rows = 0};
   for (const ScorePrompt& prompt : prompts) {
     const auto length = static_cast<int64_t>(prompt.tokens.size());
     const int64_t rows = flags.options.decode              ? 1

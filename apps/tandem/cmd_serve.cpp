@@ -99,7 +99,7 @@ std::string folder_name(const std::string& dir) {
 constexpr double kStreamedCacheShare = 0.125;  // of the memory budget, when experts are streamed
 
 // The sizes of the flags; a cache without one is left to the engine, or to the budget of a streamed model.
-Status resolve_sizes(ServeFlags& flags, ModelNeeds& needs) {
+Status resolve_sizes(ServeFlags& flags, MemoryOptions& needs) {
   if (!flags.cache_size.empty()) {
     const Result<int64_t> bytes = size_flag("--cache-size", flags.cache_size);
     if (!bytes.is_ok()) return bytes.status();
@@ -117,10 +117,11 @@ Status resolve_sizes(ServeFlags& flags, ModelNeeds& needs) {
 
 // Within a budget, caches get what was promised to them and no more.
 void keep_to_budget(ServeFlags& flags, const LoadedModel& model) {
-  if (model.experts() == nullptr) return;
+  if (model.streamed() == nullptr) return;
   if (!flags.has_swap_size) flags.serving.swap_bytes = 0;
   if (flags.serving.cache_bytes) return;
-  flags.serving.cache_bytes = model.promised_cache_bytes() - (flags.has_swap_size ? flags.serving.swap_bytes : 0);
+  flags.serving.cache_bytes =
+      model.streamed()->promised_cache_bytes() - (flags.has_swap_size ? flags.serving.swap_bytes : 0);
 }
 
 // The flags that need more than CLI11 to be understood, and what the model's files say.
@@ -211,7 +212,7 @@ int run_serve(ServeFlags& flags) {
       flags.api_keys, environment ? std::optional<std::string>(environment) : std::nullopt, flags.api_key_file);
   if (!keys.is_ok()) return report_error(keys.status());
 
-  ModelNeeds needs;
+  MemoryOptions needs;
   if (const Status status = resolve_sizes(flags, needs); !status.is_ok()) return report_error(status);
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common, needs);
   if (!model.is_ok()) return report_error(model.status());

@@ -44,7 +44,7 @@ void log_to_stderr() {
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common,
-                                                const ModelNeeds& needs) {
+                                                MemoryOptions memory) {
   log_to_stderr();
   LoadOptions options;
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
@@ -55,19 +55,16 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   if (!flags.ram.empty()) {
     const Result<int64_t> bytes = size_flag("--ram", flags.ram);
     if (!bytes.is_ok()) return bytes.status();
-    options.ram_bytes = bytes.value();
+    memory.ram_bytes = bytes.value();
   }
-  options.step_rows = needs.step_rows;
-  options.step_sequences = needs.step_sequences;
-  options.cache_bytes = needs.cache_bytes;
-  options.cache_share = needs.cache_share;
+  options.memory = memory;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(common.kernels);
   if (!kernels.is_ok()) return kernels.status();
   options.kernels = kernels.value();
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
     spdlog::info("{}; {} threads", model.value()->exec().kernels.describe(), options.num_threads);
-    if (!model.value()->memory_summary().empty()) spdlog::info("{}", model.value()->memory_summary());
+    if (const StreamedWeights* streamed = model.value()->streamed()) spdlog::info("{}", streamed->summary());
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
       spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());

@@ -19,19 +19,12 @@ struct ModelFlags {
   std::string ram;  // empty: what is available
 };
 
-// What the command will ask of the memory beside the weights; LoadOptions has the meanings.
-struct ModelNeeds {
-  int64_t step_rows = 512;
-  int64_t step_sequences = 1;
-  int64_t cache_bytes = 0;
-  double cache_share = 0.0;
-};
-
 // Adds MODEL and the numeric options, with the common flags.
 void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common);
 
 // Opens the model and logs the kernels in use on stderr, and what is streamed from disk when not all of it is resident.
+// `memory` says what the command needs beside the weights; the budget is the flag's.
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common,
-                                                const ModelNeeds& needs = {});
+                                                MemoryOptions memory = {});
 
 }  // namespace tandem::app

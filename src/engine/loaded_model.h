@@ -13,9 +13,9 @@
 #include "config/generation_config.h"
 #include "config/model_config.h"
 #include "engine/memory_budget.h"
+#include "engine/streamed_weights.h"
 #include "kernels/kernel_table.h"
 #include "model/forward.h"
-#include "stream/expert_store.h"
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
 #include "weights/model_weights.h"
@@ -27,13 +27,7 @@ struct LoadOptions {
   DType cache_dtype = DType::kF32;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   int num_threads = 1;
-  // Of the whole process, in bytes; none: what is available, where a model does not fit. Experts that do not fit are
-  // streamed from disk (engine/memory_budget.h).
-  std::optional<int64_t> ram_bytes;
-  int64_t step_rows = 512;         // rows of a step at most, for the scratch to be set aside
-  int64_t step_sequences = 1;      // and sequences
-  int64_t cache_bytes = 0;         // promised to caches beside the first sequence's
-  double cache_share = 0.0;        // of the budget, promised likewise; a model that is not streamed ignores both
+  MemoryOptions memory;            // what does not fit is streamed from disk: engine/streamed_weights.h
   std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
 };
 
@@ -49,9 +43,8 @@ class LoadedModel {
   const Model& model() const { return *model_; }
   const ExecContext& exec() const { return exec_; }
   const CacheLayout& cache_layout() const { return cache_layout_; }
-  ExpertStore* experts() const { return experts_.get(); }  // null: all are in memory
-  const std::string& memory_summary() const { return memory_summary_; }
-  int64_t promised_cache_bytes() const { return promised_cache_bytes_; }  // LoadOptions' bytes and share; if streamed
+  const StreamedWeights* streamed() const { return streamed_.get(); }  // null: all weights are in memory
+  ExpertStore* experts() const { return streamed_ != nullptr ? streamed_->experts() : nullptr; }  // likewise
   const GenerationConfig& generation_config() const { return generation_config_; }
   int64_t context_limit() const { return context_limit_; }
 
@@ -65,10 +58,7 @@ class LoadedModel {
   LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpoint, KernelTable kernels,
               const LoadOptions& options);
   Status bind(const LoadOptions& options);
-  Result<MemoryNeeds> memory_needs(const LoadOptions& options, int64_t budget) const;
-  Result<MemoryDecision> decide_streaming(const LoadOptions& options) const;
-  Status stream_experts(const MemoryDecision& decision, const LoadOptions& options);
-  void drop_embedding_pages() const;
+  Status bind_weights(const LoadOptions& options);
 
   std::string dir_;
   ModelConfig config_;
@@ -78,10 +68,7 @@ class LoadedModel {
   Arena arena_;
   ExecContext exec_;
   ModelWeights weights_;
-  std::unique_ptr<ExpertStore> experts_;
-  std::optional<MemoryKeeper> keeper_;
-  std::string memory_summary_;
-  int64_t promised_cache_bytes_ = 0;
+  std::unique_ptr<StreamedWeights> streamed_;
   std::optional<Model> model_;
   CacheLayout cache_layout_;
   GenerationConfig generation_config_;

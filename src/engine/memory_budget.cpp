@@ -17,41 +17,51 @@ std::string megabytes(int64_t bytes) {
   return cat(tenths / 10, ".", tenths % 10, " MB");
 }
 
-int64_t without_slots(const MemoryNeeds& needs) { return needs.process + needs.trunk + needs.scratch + needs.caches; }
+int64_t without_slots(const MemoryNeeds& needs, bool trunk_streamed) {
+  return needs.process + (trunk_streamed ? needs.trunk_streamed : needs.trunk) + needs.scratch + needs.caches;
+}
+
+Status too_small(const MemoryNeeds& needs, std::string_view what, int64_t budget, int64_t least) {
+  return Status::exhausted(cat(what, " is ", megabytes(budget), ", and at least ", megabytes(least),
+                               " are needed: ", megabytes(needs.trunk_streamed),
+                               " for the trunk, read layer by layer, ", megabytes(needs.least_slots * needs.slot),
+                               " for the ", needs.least_slots, " experts of one token in one layer, ",
+                               megabytes(needs.scratch), " for a step's scratch, ", megabytes(needs.caches),
+                               " for caches, ", megabytes(needs.process), " for the process"));
+}
 
 }  // namespace
 
 Result<MemoryDecision> decide_memory(const MemoryNeeds& needs, std::optional<int64_t> asked, int64_t available) {
-  const int64_t fixed = without_slots(needs);
   const int64_t budget = asked.value_or(available);
   MemoryDecision decision;
-  // Without a budget a model that has no experts, or an unknown machine, is mapped as it is.
-  if (!asked && (budget == 0 || needs.slot == 0)) return decision;
-  if (fixed + needs.experts <= budget) return decision;
-  const int64_t least = fixed + needs.least_slots * needs.slot;
-  if (least > budget || needs.slot == 0) {
-    return Status::exhausted(cat(asked ? "--ram" : "the memory available here", " is ", megabytes(budget),
-                                 ", and at least ", megabytes(least), " are needed: ", megabytes(needs.trunk),
-                                 " for the trunk, ", megabytes(needs.least_slots * needs.slot), " for the ",
-                                 needs.least_slots, " experts of one token in one layer, ", megabytes(needs.scratch),
-                                 " for a step's scratch, ", megabytes(needs.caches), " for caches, ",
-                                 megabytes(needs.process), " for the process"));
-  }
+  if (budget == 0 || without_slots(needs, false) + needs.experts <= budget) return decision;
+  const int64_t least = needs.least_slots * needs.slot;
   decision.streamed = true;
   decision.budget = budget;
-  decision.num_slots = std::min((budget - fixed) / needs.slot, needs.num_experts);
+  // Every step reads all of the trunk: it stays as long as one token's experts have room beside it.
+  decision.trunk_streamed = needs.slot == 0 || without_slots(needs, false) + least > budget;
+  const int64_t fixed = without_slots(needs, decision.trunk_streamed);
+  if (fixed + least > budget) {
+    return too_small(needs, asked ? "--ram" : "the memory available here", budget, fixed + least);
+  }
+  if (needs.slot > 0) decision.num_slots = std::min((budget - fixed) / needs.slot, needs.num_experts);
   return decision;
 }
 
 std::string describe(const MemoryDecision& decision, const MemoryNeeds& needs) {
-  if (!decision.streamed) {
-    return cat("all weights resident: ", megabytes(needs.trunk + needs.experts));
+  if (!decision.streamed) return cat("all weights resident: ", megabytes(needs.trunk + needs.experts));
+  std::string text = cat("within ", megabytes(decision.budget), ": ");
+  text += decision.trunk_streamed
+              ? cat("trunk streamed from disk layer by layer (", megabytes(needs.trunk_streamed), " stay)")
+              : cat("trunk resident (", megabytes(needs.trunk), ")");
+  if (needs.slot > 0) {
+    const int64_t tenths = 1000 * decision.num_slots / std::max<int64_t>(needs.num_experts, 1);
+    text += cat(", routed experts streamed from disk, ", decision.num_slots, " of ", needs.num_experts, " in memory (",
+                tenths / 10, ".", tenths % 10, "%, ", megabytes(decision.num_slots * needs.slot), ")");
   }
-  const int64_t tenths = 1000 * decision.num_slots / std::max<int64_t>(needs.num_experts, 1);
-  return cat("within ", megabytes(decision.budget), ": trunk resident (", megabytes(needs.trunk),
-             "), routed experts streamed from disk, ", decision.num_slots, " of ", needs.num_experts, " in memory (",
-             tenths / 10, ".", tenths % 10, "%, ", megabytes(decision.num_slots * needs.slot), "); scratch ",
-             megabytes(needs.scratch), ", caches ", megabytes(needs.caches), ", process ", megabytes(needs.process));
+  return cat(text, "; scratch ", megabytes(needs.scratch), ", caches ", megabytes(needs.caches), ", process ",
+             megabytes(needs.process));
 }
 
 int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t sequences) {

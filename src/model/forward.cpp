@@ -85,8 +85,9 @@ MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<c
 
 }  // namespace
 
-Model::Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts)
-    : config_(config), weights_(weights), options_(options), experts_(experts) {}
+Model::Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts,
+             LayerSource* layers)
+    : config_(config), weights_(weights), options_(options), experts_(experts), layers_(layers) {}
 
 Result<MatrixView<float>> Model::forward(const ExecContext& ctx, const StepPlan& plan,
                                          std::span<const SequenceCacheView> caches, StepObserver* observer,
@@ -111,6 +112,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
 
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
+    if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(l));
 
     Result<MatrixView<const float>> h = residual.attention_input(l, layer.self_attention_res);
     if (!h.is_ok()) return h.status();
@@ -140,6 +142,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
   }
   const Result<MatrixView<float>> hidden = norm_rows(step, gather_wanted_rows(step, h.value()), weights_.norm);
   if (!hidden.is_ok()) return hidden.status();
+  if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(config_.num_hidden_layers));
   const PhaseTimer timer(step.times, Phase::kHead);
   const MatrixView<float> logits = alloc_rows(step, hidden.value().shape[0], config_.vocab_size);
   const std::array<LinearOutput, 1> output = {{{weights_.lm_head, logits}}};

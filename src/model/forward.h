@@ -13,6 +13,7 @@
 #include "config/model_config.h"
 #include "kernels/exec_context.h"
 #include "model/expert_source.h"
+#include "model/layer_source.h"
 #include "model/model_options.h"
 #include "model/observer.h"
 #include "model/phase_times.h"
@@ -36,8 +37,9 @@ struct StepContext {
 
 class Model {
  public:
-  // Borrows all; they outlive the model. `experts` null: the weights' experts are read where they lie.
-  Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts = nullptr);
+  // Borrows all; they outlive the model. Without sources the weights are read where they lie.
+  Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts = nullptr,
+        LayerSource* layers = nullptr);
 
   // Resets ctx.arena, runs the plan and returns the logits of the wanted rows, in plan order: [rows, vocab] in the
   // arena, valid until its next reset. kInvalidArgument for tokens outside the vocabulary or an inconsistent plan,
@@ -56,6 +58,7 @@ class Model {
   const ModelWeights& weights_;
   ModelOptions options_;
   ExpertSource* experts_;
+  LayerSource* layers_;
 };
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // The slots of an ExpertStore: who gets one, and what becomes of the reads into it.
-#include <xxhash.h>
-
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/check.h"
@@ -10,6 +10,9 @@
 #include "tensor/mxfp4.h"
 
 namespace tandem {
+namespace {
+constexpr uint64_t kMaxExtents = 6;  // of an expert: its tensors
+}  // namespace
 
 std::optional<int32_t> ExpertStore::take_slot(ExpertKey incoming, bool speculative) {
   if (!free_.empty()) {
@@ -37,7 +40,8 @@ std::optional<int32_t> ExpertStore::take_slot(ExpertKey incoming, bool speculati
 void ExpertStore::start_reads(int32_t index, ExpertKey key, bool speculative) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   const Layer& layer = layer_of(key);
-  Result<ExpertLayout> layout = ExpertLayout::of(checkpoint_, layer.mapped[static_cast<size_t>(key.expert)]);
+  const ExpertWeights& mapped = layer.mapped[static_cast<size_t>(key.expert)];
+  Result<ReadLayout> layout = ReadLayout::of(checkpoint_, std::array{mapped.w1, mapped.w3, mapped.w2});
   TANDEM_CHECK(layout.is_ok(), "an expert whose place was found when the store was made");
   slot = Slot{};
   slot.touched = true;
@@ -45,29 +49,29 @@ void ExpertStore::start_reads(int32_t index, ExpertKey key, bool speculative) {
   slot.state = SlotState::kReading;
   slot.pinned = !speculative;
   slot.predicted = slot.unused = speculative;
-  slot.layout = layout.value();
+  slot.layout = std::move(layout).value();
   slot_of(key) = index;
   policy_->on_insert(key);
-  for (size_t extent = 0; extent < slot.layout.num_extents; ++extent) submit(index, extent, !speculative);
+  for (size_t extent = 0; extent < slot.layout.extents.size(); ++extent) submit(index, extent, !speculative);
 }
 
 void ExpertStore::submit(int32_t index, size_t extent, bool urgent) {
   Slot& slot = slots_[static_cast<size_t>(index)];
-  const ExpertLayout::Extent& place = slot.layout.extents[extent];
+  const ReadLayout::Extent& place = slot.layout.extents[extent];
   ++slot.reads_left;
   reader_->submit({place.shard, place.offset, memory_.slot(index).subspan(place.slot_offset, place.num_bytes),
-                   static_cast<uint64_t>(index) * ExpertLayout::kMaxTensors + extent},
+                   static_cast<uint64_t>(index) * kMaxExtents + extent},
                   urgent);
 }
 
 // A guess that turned out right: its reads go to the front, those taken back are made again.
 void ExpertStore::make_urgent(int32_t index) {
   Slot& slot = slots_[static_cast<size_t>(index)];
-  for (size_t extent = 0; extent < slot.layout.num_extents; ++extent) {
+  for (size_t extent = 0; extent < slot.layout.extents.size(); ++extent) {
     if ((slot.cancelled >> extent & 1) != 0) {
       submit(index, extent, true);
     } else {
-      reader_->promote(static_cast<uint64_t>(index) * ExpertLayout::kMaxTensors + extent);
+      reader_->promote(static_cast<uint64_t>(index) * kMaxExtents + extent);
     }
   }
   slot.cancelled = 0;
@@ -77,8 +81,8 @@ void ExpertStore::make_urgent(int32_t index) {
 bool ExpertStore::cancel_reads(int32_t index) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (slot.state != SlotState::kReading || !slot.unused) return false;
-  for (size_t extent = 0; extent < slot.layout.num_extents; ++extent) {
-    if (!reader_->cancel(static_cast<uint64_t>(index) * ExpertLayout::kMaxTensors + extent)) continue;
+  for (size_t extent = 0; extent < slot.layout.extents.size(); ++extent) {
+    if (!reader_->cancel(static_cast<uint64_t>(index) * kMaxExtents + extent)) continue;
     slot.cancelled |= static_cast<uint8_t>(1u << extent);
     --slot.reads_left;
   }
@@ -96,7 +100,7 @@ void ExpertStore::evict(int32_t index) {
   slot_of(slot.key) = kNone;
   policy_->on_remove(slot.key);
   if (slot.unused) {
-    for (size_t i = 0; i < slot.layout.num_extents; ++i) stats_.bytes_unused += slot.layout.extents[i].num_bytes;
+    for (const ReadLayout::Extent& extent : slot.layout.extents) stats_.bytes_unused += extent.num_bytes;
   }
   slot.pinned = slot.predicted = slot.unused = false;
   slot.state = slot.lost ? SlotState::kLost : SlotState::kFree;
@@ -156,7 +160,7 @@ void ExpertStore::wait_for_reads() {
 
 void ExpertStore::handle_completions() {
   for (ReadCompletion& completion : done_) {
-    const auto index = static_cast<int32_t>(completion.tag / ExpertLayout::kMaxTensors);
+    const auto index = static_cast<int32_t>(completion.tag / kMaxExtents);
     Slot& slot = slots_[static_cast<size_t>(index)];
     slot.lost = slot.lost || completion.memory_lost;
     if (!completion.status.is_ok() && slot.status.is_ok()) slot.status = refusal(slot, completion.status.message());
@@ -169,7 +173,7 @@ void ExpertStore::finish_reads(int32_t index) {
   if (slot.cancelled != 0) return evict(index);
   if (slot.status.is_ok()) {
     settle(slot.layout, memory_.slot(index).data());
-    slot.status = check_content(slot, memory_.slot(index));
+    slot.status = check_content(slot, memory_.slot(index).data());
   }
   if (!slot.status.is_ok()) {
     // A guess that fails is nobody's trouble: when the expert is needed, it is read again.
@@ -179,24 +183,22 @@ void ExpertStore::finish_reads(int32_t index) {
   }
   Layer& layer = layer_of(slot.key);
   const auto expert = static_cast<size_t>(slot.key.expert);
-  layer.views[expert] = views_in(slot.layout, layer.mapped[expert], memory_.slot(index).data());
+  ExpertWeights& views = layer.views[expert];
+  point_into(slot.layout, memory_.slot(index).data(), std::array{&views.w1, &views.w3, &views.w2});
   slot.state = SlotState::kReady;
 }
 
 // No NaN among the scales when the expert is read first, and the same bytes whenever it is read again.
-Status ExpertStore::check_content(const Slot& slot, std::span<const std::byte> memory) {
+Status ExpertStore::check_content(const Slot& slot, const std::byte* memory) {
   uint64_t& known = layer_of(slot.key).hash[static_cast<size_t>(slot.key.expert)];
-  uint64_t hash = 0;
-  for (size_t i = 0; i < slot.layout.num_tensors; ++i) {
-    const ExpertLayout::Tensor& tensor = slot.layout.tensors[i];
-    const std::byte* data = memory.data() + tensor.slot_offset - tensor.shift;
-    hash = XXH3_64bits_withSeed(data, tensor.num_bytes, hash);
-    if (known == 0 && tensor.is_scale && std::memchr(data, kE8M0Nan, tensor.num_bytes) != nullptr) {
+  const uint64_t hash = content_hash(slot.layout, memory);
+  if (known != 0 && known != hash) return refusal(slot, "its bytes differ from those that were read before");
+  for (const ReadLayout::Tensor& tensor : slot.layout.tensors) {
+    if (known == 0 && tensor.is_scale &&
+        std::memchr(memory + tensor.slot_offset, kE8M0Nan, tensor.num_bytes) != nullptr) {
       return refusal(slot, "a scale of 255, a NaN");
     }
   }
-  if (hash == 0) hash = 1;
-  if (known != 0 && known != hash) return refusal(slot, "its bytes differ from those that were read before");
   known = hash;
   return Status::ok();
 }

@@ -1,6 +1,7 @@
 #include "stream/expert_store.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/cat.h"
@@ -25,7 +26,7 @@ Result<uint64_t> ExpertStore::slot_bytes_of(const Checkpoint& checkpoint, const 
     const MoeLayerWeights* moe = moe_of(layer);
     if (moe == nullptr) continue;
     for (const ExpertWeights& expert : moe->experts) {
-      const Result<ExpertLayout> layout = ExpertLayout::of(checkpoint, expert);
+      const Result<ReadLayout> layout = ReadLayout::of(checkpoint, std::array{expert.w1, expert.w3, expert.w2});
       if (!layout.is_ok()) return layout.status();
       largest = std::max(largest, layout.value().slot_bytes);
     }

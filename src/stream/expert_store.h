@@ -19,8 +19,8 @@
 #include "config/model_config.h"
 #include "model/expert_source.h"
 #include "stream/direct_reader.h"
-#include "stream/expert_layout.h"
 #include "stream/expert_policy.h"
+#include "stream/read_layout.h"
 #include "stream/slot_memory.h"
 #include "weights/model_weights.h"
 
@@ -88,7 +88,7 @@ class ExpertStore final : public ExpertSource {
     uint8_t cancelled = 0;   // extents whose reads were taken back, a bit each
     size_t reads_left = 0;
     Status status;  // the first failure
-    ExpertLayout layout;
+    ReadLayout layout;
   };
   struct Layer {
     std::span<const ExpertWeights> mapped;
@@ -119,7 +119,7 @@ class ExpertStore final : public ExpertSource {
   void wait_for_reads();
   void handle_completions();
   void finish_reads(int32_t slot);
-  Status check_content(const Slot& slot, std::span<const std::byte> memory);
+  Status check_content(const Slot& slot, const std::byte* memory);
   Status refusal(const Slot& slot, std::string_view why) const;
   Status prepare_next();
   void unpin(size_t begin, size_t end);

@@ -28,11 +28,11 @@ class StreamingTest : public testing::Test {
   // The model within the least budget that has room for it, and so much for slots beside.
   static std::unique_ptr<LoadedModel> load_streamed(const std::string& dir) {
     LoadOptions options;
-    options.step_rows = 96;
-    options.step_sequences = 16;
-    options.cache_bytes = 9 * kMB;
+    options.memory.step_rows = 96;
+    options.memory.step_sequences = 16;
+    options.memory.cache_bytes = 9 * kMB;
     for (int64_t beside = 0; beside < 200; beside += 4) {
-      options.ram_bytes = resident_bytes() + beside * kMB;
+      options.memory.ram_bytes = resident_bytes() + beside * kMB;
       Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(dir, options);
       if (!model.is_ok()) {
         EXPECT_EQ(model.status().code(), StatusCode::kResourceExhausted) << model.status().message();
@@ -60,7 +60,7 @@ TEST_F(StreamingTest, ServedTogetherWithinABudgetEveryRequestGetsTheTokensItGets
   const std::unique_ptr<LoadedModel> streamed = load_streamed(random_.dir());
   ASSERT_NE(streamed, nullptr);
   EXPECT_LT(streamed->experts()->num_slots(), streamed->experts()->num_experts());
-  EXPECT_EQ(streamed->promised_cache_bytes(), 9 * kMB);
+  EXPECT_EQ(streamed->streamed()->promised_cache_bytes(), 9 * kMB);
 #ifdef TANDEM_SANITIZED
   // What a sanitizer sets aside grows like nothing that was counted; the budget is not held against it.
   streamed->experts()->set_step_hook(nullptr);

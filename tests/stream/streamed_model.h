@@ -16,27 +16,39 @@
 #include "model/random_model.h"
 #include "stream/direct_file.h"
 #include "stream/expert_store.h"
+#include "stream/trunk_stream.h"
 
 namespace tandem::test {
 
 class StreamedModel {
  public:
-  explicit StreamedModel(const std::string& dir, ExpertStore::Options options) {
+  // No slots: the experts stay where they are mapped. `trunk`: the layers are streamed, too.
+  explicit StreamedModel(const std::string& dir, ExpertStore::Options options,
+                         std::optional<DirectReaderOptions> trunk = std::nullopt) {
     Result<ModelConfig> config = load_model_config(dir);
     TANDEM_CHECK(config.is_ok(), config.status().message());
     config_ = std::move(config).value();
     Result<Checkpoint> checkpoint = Checkpoint::open(dir);
     TANDEM_CHECK(checkpoint.is_ok(), checkpoint.status().message());
     checkpoint_.emplace(std::move(checkpoint).value());
-    Result<ModelWeights> weights = bind_model_weights(*checkpoint_, config_, {.streamed_experts = true});
+    const bool streams_experts = options.num_slots > 0;
+    Result<ModelWeights> weights = bind_model_weights(*checkpoint_, config_, {.streamed_experts = streams_experts});
     TANDEM_CHECK(weights.is_ok(), weights.status().message());
     weights_ = std::move(weights).value();
-    Result<std::unique_ptr<ExpertStore>> store =
-        ExpertStore::create(*checkpoint_, config_, weights_, std::move(options));
-    TANDEM_CHECK(store.is_ok(), store.status().message());
-    store_ = std::move(store).value();
-    model_.emplace(config_, weights_, ModelOptions{}, store_.get());
-    forbid_mapped_experts();
+    if (streams_experts) {
+      forbid_mapped_experts();
+      Result<std::unique_ptr<ExpertStore>> store =
+          ExpertStore::create(*checkpoint_, config_, weights_, std::move(options));
+      TANDEM_CHECK(store.is_ok(), store.status().message());
+      store_ = std::move(store).value();
+    }
+    if (trunk) {
+      forbid_mapped_layers();
+      Result<std::unique_ptr<TrunkStream>> stream = TrunkStream::create(*checkpoint_, weights_, *trunk);
+      TANDEM_CHECK(stream.is_ok(), stream.status().message());
+      trunk_ = std::move(stream).value();
+    }
+    model_.emplace(config_, weights_, ModelOptions{}, store_.get(), trunk_.get());
   }
 
   const ModelConfig& config() const { return config_; }
@@ -44,22 +56,38 @@ class StreamedModel {
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
   ExpertStore& store() { return *store_; }
+  TrunkStream& trunk() { return *trunk_; }
   SequenceCache new_cache() const { return SequenceCache(make_cache_layout(config_, DType::kF32, 16)); }
 
  private:
-  // A read of an expert where the file is mapped ends the test: only the store's memory may be used.
+  // A read where the file is mapped ends the test: only the streams' memory may be used.
+  static void forbid(const WeightView& view) {
+    const auto address = reinterpret_cast<uint64_t>(view.data);
+    const uint64_t begin = direct_ceil(address);
+    const uint64_t end = direct_floor(address + static_cast<uint64_t>(view.rows * view.row_bytes()));
+    if (view.empty() || end <= begin) return;
+    TANDEM_CHECK(::mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_NONE) == 0, "mprotect");
+  }
   void forbid_mapped_experts() {
     for (const LayerWeights& layer : weights_.layers) {
       const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward);
       if (moe == nullptr) continue;
       for (const ExpertWeights& expert : moe->experts) {
-        for (const WeightView* view : {&expert.w1, &expert.w2, &expert.w3}) {
-          const auto begin = direct_ceil(reinterpret_cast<uint64_t>(view->data));
-          const auto end = direct_floor(reinterpret_cast<uint64_t>(view->data) +
-                                        static_cast<uint64_t>(view->rows * view->row_bytes()));
-          if (end <= begin) continue;
-          TANDEM_CHECK(::mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_NONE) == 0, "mprotect");
-        }
+        for (const WeightView* view : {&expert.w1, &expert.w2, &expert.w3}) forbid(*view);
+      }
+    }
+  }
+  void forbid_mapped_layers() {
+    const auto forbid_if_mapped = [this](const WeightView& view) {
+      if (checkpoint_->place_of(view.data)) forbid(view);
+    };
+    if (!config_.tie_word_embeddings) forbid_if_mapped(weights_.lm_head);
+    for (const LayerWeights& layer : weights_.layers) {
+      if (const auto* kda = std::get_if<KdaLayerWeights>(&layer.attention)) {
+        for (const WeightView* view : {&kda->q_proj, &kda->k_proj, &kda->v_proj, &kda->o_proj}) forbid_if_mapped(*view);
+      } else {
+        const auto& mla = std::get<MlaLayerWeights>(layer.attention);
+        for (const WeightView* view : {&mla.kv_a_proj, &mla.kv_b_proj, &mla.o_proj}) forbid_if_mapped(*view);
       }
     }
   }
@@ -68,6 +96,7 @@ class StreamedModel {
   std::optional<Checkpoint> checkpoint_;
   ModelWeights weights_;
   std::unique_ptr<ExpertStore> store_;
+  std::unique_ptr<TrunkStream> trunk_;
   std::optional<Model> model_;
 };
 

@@ -1,16 +1,16 @@
 // Where experts lie: one read where a file stores them together, several elsewhere, and the same bytes in any case.
-#include "stream/expert_layout.h"
+#include "stream/read_layout.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
 
 #include "kernels/kernel_table.h"
+#include "stream/moved_file.h"
 #include "stream/streamed_model.h"
 #include "support/effort.h"
 #include "weights/safetensors_writer.h"
@@ -18,13 +18,10 @@
 namespace tandem {
 namespace {
 
+using test::file_bytes;
 using test::RandomModel;
 using test::StreamedModel;
-
-std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-}
+using test::write_moved;
 
 // A folder with the model's config and its tensors in one file, in an order of chance.
 void write_shuffled(const RandomModel& model, const std::string& dir, uint64_t seed) {
@@ -43,25 +40,13 @@ void write_shuffled(const RandomModel& model, const std::string& dir, uint64_t s
   ASSERT_TRUE(written.is_ok()) << written.message();
 }
 
-// The folder's one file with a header that is longer by so many spaces: every tensor moves.
-void write_moved(const RandomModel& model, const std::string& dir, uint64_t by) {
-  const Result<Checkpoint> checkpoint = Checkpoint::open(model.dir());
-  ASSERT_TRUE(checkpoint.is_ok());
-  ASSERT_EQ(checkpoint.value().num_shards(), 1);
-  const std::string bytes = file_bytes(checkpoint.value().shard_path(0));
-  uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof(length));
-  const uint64_t longer = length + by;
-  std::string moved(reinterpret_cast<const char*>(&longer), sizeof(longer));
-  moved += bytes.substr(sizeof(length), length) + std::string(by, ' ') + bytes.substr(sizeof(length) + length);
-  std::filesystem::copy_file(model.dir() + "/config.json", dir + "/config.json");
-  std::ofstream out(dir + "/model.safetensors", std::ios::binary);
-  out << moved;
+Result<ReadLayout> layout_of(const StreamedModel& streamed, const ExpertWeights& expert) {
+  return ReadLayout::of(streamed.checkpoint(), std::array{expert.w1, expert.w3, expert.w2});
 }
 
-class ExpertLayoutTest : public testing::Test {
+class ReadLayoutTest : public testing::Test {
  protected:
-  ExpertLayoutTest() : kernels_(make_kernel_table(detect_cpu_features(), std::nullopt).value()) {}
+  ReadLayoutTest() : kernels_(make_kernel_table(detect_cpu_features(), std::nullopt).value()) {}
 
   template <class AnyModel>
   std::vector<float> run(const AnyModel& model, const std::vector<TokenId>& tokens) {
@@ -85,25 +70,25 @@ class ExpertLayoutTest : public testing::Test {
       if (moe == nullptr) continue;
       const auto& expected = std::get<MoeLayerWeights>(resident.weights().layers[l].feed_forward);
       for (size_t e = 0; e < moe->experts.size(); ++e) {
-        const Result<ExpertLayout> layout = ExpertLayout::of(streamed.checkpoint(), moe->experts[e]);
+        const Result<ReadLayout> layout = layout_of(streamed, moe->experts[e]);
         ASSERT_TRUE(layout.is_ok()) << layout.status().message();
         expect_expert(file, layout.value(), moe->experts[e], expected.experts[e]);
       }
     }
   }
-  static void expect_expert(const std::string& file, const ExpertLayout& layout, const ExpertWeights& mapped,
+  static void expect_expert(const std::string& file, const ReadLayout& layout, const ExpertWeights& mapped,
                             const ExpertWeights& expected) {
     std::vector<std::byte> memory(layout.slot_bytes + kDirectAlignment);
     std::byte* slot = memory.data();
     slot += direct_ceil(reinterpret_cast<uint64_t>(slot)) - reinterpret_cast<uint64_t>(slot);
-    for (size_t i = 0; i < layout.num_extents; ++i) {
-      const ExpertLayout::Extent& extent = layout.extents[i];
+    for (const ReadLayout::Extent& extent : layout.extents) {
       EXPECT_EQ(extent.offset % kDirectAlignment + extent.num_bytes % kDirectAlignment, 0u);
       std::memcpy(slot + extent.slot_offset, file.data() + extent.offset,
                   std::min<uint64_t>(extent.num_bytes, file.size() - extent.offset));
     }
     settle(layout, slot);
-    const ExpertWeights views = views_in(layout, mapped, slot);
+    ExpertWeights views = mapped;
+    point_into(layout, slot, std::array{&views.w1, &views.w3, &views.w2});
     for (const auto& [view, like] :
          {std::pair{&views.w1, &expected.w1}, std::pair{&views.w2, &expected.w2}, std::pair{&views.w3, &expected.w3}}) {
       const auto bytes = static_cast<size_t>(like->rows * like->row_bytes());
@@ -122,7 +107,7 @@ class ExpertLayoutTest : public testing::Test {
   test::TempFolder folder_;
 };
 
-TEST_F(ExpertLayoutTest, AnExpertThatIsStoredTogetherIsOneRead) {
+TEST_F(ReadLayoutTest, AnExpertThatIsStoredTogetherIsOneRead) {
   for (const bool mxfp4 : {true, false}) {
     test::SmallShape shape;
     shape.mxfp4 = mxfp4;
@@ -132,10 +117,10 @@ TEST_F(ExpertLayoutTest, AnExpertThatIsStoredTogetherIsOneRead) {
       const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward);
       if (moe == nullptr) continue;
       for (const ExpertWeights& expert : moe->experts) {
-        const Result<ExpertLayout> layout = ExpertLayout::of(streamed.checkpoint(), expert);
+        const Result<ReadLayout> layout = layout_of(streamed, expert);
         ASSERT_TRUE(layout.is_ok());
-        EXPECT_EQ(layout.value().num_extents, 1u);
-        EXPECT_EQ(layout.value().num_tensors, mxfp4 ? 6u : 3u);
+        EXPECT_EQ(layout.value().extents.size(), 1u);
+        EXPECT_EQ(layout.value().tensors.size(), mxfp4 ? 6u : 3u);
         const int64_t bytes = expert.w1.total_bytes() + expert.w2.total_bytes() + expert.w3.total_bytes();
         EXPECT_LE(layout.value().slot_bytes, static_cast<uint64_t>(bytes) + 2 * kDirectAlignment);
       }
@@ -144,7 +129,7 @@ TEST_F(ExpertLayoutTest, AnExpertThatIsStoredTogetherIsOneRead) {
   }
 }
 
-TEST_F(ExpertLayoutTest, ScatteredTensorsGiveTheSameLogits) {
+TEST_F(ReadLayoutTest, ScatteredTensorsGiveTheSameLogits) {
   for (int64_t seed = 1; seed <= test::effort(4); ++seed) {
     test::SmallShape shape;
     shape.hidden = 96;
@@ -157,7 +142,7 @@ TEST_F(ExpertLayoutTest, ScatteredTensorsGiveTheSameLogits) {
     size_t most = 0;
     const auto& moe = std::get<MoeLayerWeights>(streamed.weights().layers[1].feed_forward);
     for (const ExpertWeights& expert : moe.experts) {
-      most = std::max(most, ExpertLayout::of(streamed.checkpoint(), expert).value().num_extents);
+      most = std::max(most, layout_of(streamed, expert).value().extents.size());
     }
     EXPECT_GT(most, 1u);
     expect_bytes(streamed, resident);
@@ -166,7 +151,7 @@ TEST_F(ExpertLayoutTest, ScatteredTensorsGiveTheSameLogits) {
   }
 }
 
-TEST_F(ExpertLayoutTest, TensorsAtAddressesTheirTypeDoesNotAllowGiveTheSameLogits) {
+TEST_F(ReadLayoutTest, TensorsAtAddressesTheirTypeDoesNotAllowGiveTheSameLogits) {
   for (const std::optional<DType> stored : {std::optional<DType>(), std::optional<DType>(DType::kF32)}) {
     for (const uint64_t by : {1u, 2u, 3u, 4095u}) {
       test::SmallShape shape;
@@ -183,12 +168,12 @@ TEST_F(ExpertLayoutTest, TensorsAtAddressesTheirTypeDoesNotAllowGiveTheSameLogit
   }
 }
 
-TEST_F(ExpertLayoutTest, AnExpertOutsideTheFilesHasNoPlace) {
+TEST_F(ReadLayoutTest, AnExpertOutsideTheFilesHasNoPlace) {
   const RandomModel resident({}, 2);
   StreamedModel streamed(resident.dir(), few_slots());
   ExpertWeights expert = std::get<MoeLayerWeights>(streamed.weights().layers[1].feed_forward).experts[0];
   expert.w2.data = &expert;
-  EXPECT_EQ(ExpertLayout::of(streamed.checkpoint(), expert).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(layout_of(streamed, expert).status().code(), StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-#include "stream/expert_layout.h"
+#include "stream/read_layout.h"
+
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,83 +43,75 @@ class LayoutBuilder {
     return add_piece(view.scale, static_cast<uint64_t>(view.rows * (view.cols / 32)), 1, true);
   }
 
-  ExpertLayout finish() {
-    sort_pieces();
+  ReadLayout finish() {
+    std::sort(pieces_.begin(), pieces_.end(),
+              [](const Piece& a, const Piece& b) { return std::tie(a.shard, a.begin) < std::tie(b.shard, b.begin); });
     bool open = false;  // the last extent may grow
-    for (size_t i = 0; i < count_; ++i) {
-      const Piece& piece = pieces_[i];
+    for (const Piece& piece : pieces_) {
       if (!(open && piece.aligned && fits_last_extent(piece))) {
-        layout_.extents[layout_.num_extents++] = {piece.shard, direct_floor(piece.begin), 0, layout_.slot_bytes};
+        layout_.extents.push_back({piece.shard, direct_floor(piece.begin), 0, layout_.slot_bytes});
       }
-      ExpertLayout::Extent& extent = layout_.extents[layout_.num_extents - 1];
+      ReadLayout::Extent& extent = layout_.extents.back();
       extent.num_bytes = std::max(extent.num_bytes, direct_ceil(piece.end) - extent.offset);
       layout_.slot_bytes = extent.slot_offset + extent.num_bytes;
       layout_.tensors[piece.tensor].slot_offset = extent.slot_offset + (piece.begin - extent.offset);
       open = piece.aligned;
     }
-    layout_.num_tensors = count_;
-    return layout_;
+    return std::move(layout_);
   }
 
  private:
-  void sort_pieces() {
-    for (size_t i = 1; i < count_; ++i) {
-      for (size_t j = i; j > 0; --j) {
-        Piece& a = pieces_[j - 1];
-        Piece& b = pieces_[j];
-        if (std::tie(a.shard, a.begin) <= std::tie(b.shard, b.begin)) break;
-        std::swap(a, b);
-      }
-    }
-  }
-
   Status add_piece(const void* mapped, uint64_t num_bytes, uint64_t element, bool is_scale) {
     const std::optional<Checkpoint::FilePlace> place = checkpoint_.place_of(mapped);
-    if (!place) return Status::failed_precondition("an expert that is no view of the checkpoint's files");
-    pieces_[count_] = {count_, place->shard, place->offset, place->offset + num_bytes, place->offset % element == 0};
-    layout_.tensors[count_] = {0, num_bytes, place->offset % element, is_scale};
-    ++count_;
+    if (!place) return Status::failed_precondition("a matrix that is no view of the checkpoint's files");
+    pieces_.push_back(
+        {layout_.tensors.size(), place->shard, place->offset, place->offset + num_bytes, place->offset % element == 0});
+    layout_.tensors.push_back({0, num_bytes, place->offset % element, is_scale});
     return Status::ok();
   }
 
   bool fits_last_extent(const Piece& piece) const {
-    const ExpertLayout::Extent& last = layout_.extents[layout_.num_extents - 1];
+    const ReadLayout::Extent& last = layout_.extents.back();
     return piece.shard == last.shard && direct_floor(piece.begin) <= last.offset + last.num_bytes + kMaxGapBytes;
   }
 
   const Checkpoint& checkpoint_;
-  ExpertLayout layout_;
-  std::array<Piece, ExpertLayout::kMaxTensors> pieces_;
-  size_t count_ = 0;
+  ReadLayout layout_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace
 
-Result<ExpertLayout> ExpertLayout::of(const Checkpoint& checkpoint, const ExpertWeights& mapped) {
+Result<ReadLayout> ReadLayout::of(const Checkpoint& checkpoint, std::span<const WeightView> mapped) {
   LayoutBuilder builder(checkpoint);
-  for (const WeightView* view : {&mapped.w1, &mapped.w3, &mapped.w2}) TANDEM_RETURN_IF_ERROR(builder.add(*view));
+  for (const WeightView& view : mapped) TANDEM_RETURN_IF_ERROR(builder.add(view));
   return builder.finish();
 }
 
-void settle(const ExpertLayout& layout, std::byte* slot) {
-  for (size_t i = 0; i < layout.num_tensors; ++i) {
-    const ExpertLayout::Tensor& tensor = layout.tensors[i];
+void settle(const ReadLayout& layout, std::byte* slot) {
+  for (const ReadLayout::Tensor& tensor : layout.tensors) {
     // Its extent begins at a block's edge, where it would be aligned: there is room below it.
     std::byte* data = slot + tensor.slot_offset;
     if (tensor.shift > 0) std::memmove(data - tensor.shift, data, tensor.num_bytes);
   }
 }
 
-ExpertWeights views_in(const ExpertLayout& layout, const ExpertWeights& mapped, const std::byte* slot) {
-  ExpertWeights views = mapped;
+void point_into(const ReadLayout& layout, const std::byte* slot, std::span<WeightView* const> views) {
   size_t next = 0;
-  for (WeightView* view : {&views.w1, &views.w3, &views.w2}) {
-    const ExpertLayout::Tensor& data = layout.tensors[next++];
+  for (WeightView* view : views) {
+    const ReadLayout::Tensor& data = layout.tensors[next++];
     view->data = slot + data.slot_offset - data.shift;
     if (view->format != WeightFormat::kMxfp4) continue;
     view->scale = reinterpret_cast<const uint8_t*>(slot + layout.tensors[next++].slot_offset);
   }
-  return views;
+}
+
+uint64_t content_hash(const ReadLayout& layout, const std::byte* slot) {
+  uint64_t hash = 0;
+  for (const ReadLayout::Tensor& tensor : layout.tensors) {
+    hash = XXH3_64bits_withSeed(slot + tensor.slot_offset - tensor.shift, tensor.num_bytes, hash);
+  }
+  return hash != 0 ? hash : 1;
 }
 
 }  // namespace tandem
