@@ -31,7 +31,7 @@ class ExpertSource {
   virtual Status begin_step() { return Status::ok(); }
   virtual Status begin(int64_t layer, std::span<const int32_t> needed) = 0;  // ascending, distinct
   virtual Result<std::optional<ExpertPart>> next() = 0;                      // nothing: all parts have been given
-  virtual void predict(int64_t layer, std::span<const int32_t> likely) = 0;  // ascending, distinct
+  virtual void predict(int64_t layer, std::span<const int32_t> likely) = 0;  // distinct, the likeliest first
 };
 
 }  // namespace tandem

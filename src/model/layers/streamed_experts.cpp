@@ -26,6 +26,26 @@ std::span<const int32_t> distinct(const StepContext& step, const MatrixView<cons
   return found.first(count);
 }
 
+// Distinct, those with the most weight over the tokens first: a drive may have time for a few of them only.
+std::span<const int32_t> by_weight(const StepContext& step, const MatrixView<const int32_t>& ids,
+                                   const MatrixView<const float>& weights) {
+  const std::span<float> total = step.exec.arena.alloc<float>(step.config.num_experts);
+  const std::span<int32_t> order = step.exec.arena.alloc<int32_t>(step.config.num_experts);
+  const std::span<const int32_t> found = distinct(step, ids);
+  std::fill(total.begin(), total.end(), 0.f);
+  for (int64_t t = 0; t < ids.shape[0]; ++t) {
+    for (int64_t j = 0; j < ids.shape[1]; ++j) total[static_cast<size_t>(ids(t, j))] += weights(t, j);
+  }
+  std::copy(found.begin(), found.end(), order.begin());
+  // A NaN (a sequence that is lost) sorts as nothing: an order must be one.
+  for (float& weight : total) weight = weight > 0.f ? weight : 0.f;
+  std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(found.size()), [&](int32_t a, int32_t b) {
+    const float of_a = total[static_cast<size_t>(a)], of_b = total[static_cast<size_t>(b)];
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+  return order.first(found.size());
+}
+
 Status predict_experts(const StepContext& step, const LookAhead& ahead) {
   const ModelConfig& config = step.config;
   const auto& moe = std::get<MoeLayerWeights>(ahead.weights->feed_forward);
@@ -49,7 +69,7 @@ Status predict_experts(const StepContext& step, const LookAhead& ahead) {
                                                    .scale = static_cast<float>(config.routed_scaling_factor),
                                                    .topk_ids = ids,
                                                    .topk_weights = weights}));
-  step.experts->predict(ahead.layer, distinct(step, ids));
+  step.experts->predict(ahead.layer, by_weight(step, ids, weights));
   return Status::ok();
 }
 
