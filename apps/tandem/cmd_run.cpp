@@ -98,8 +98,8 @@ int run_raw(const RunFlags& flags, LoadedModel& model) {
   });
   if (!result.is_ok()) return report_error(result.status());
   printer.finish();
-  if (flags.stats) print_stats(result.value());
-  if (flags.common.json) print_json(result.value(), printer.text(), nullptr);
+  if (flags.stats) print_stats(result.value(), model.experts());
+  if (flags.common.json) print_json(result.value(), printer.text(), nullptr, model.experts());
   return kExitOk;
 }
 
@@ -113,8 +113,8 @@ Status run_turn(const RunFlags& flags, LoadedModel& model, ChatSession& session,
   const Result<ChatTurn> turn = session.run(request.value(), [&](const ReplyEvent& event) { printer.event(event); });
   if (!turn.is_ok()) return turn.status();
   printer.finish();
-  if (flags.stats) print_stats(turn.value().result);
-  if (flags.common.json) print_json(turn.value().result, turn.value().text, &turn.value().reply);
+  if (flags.stats) print_stats(turn.value().result, model.experts());
+  if (flags.common.json) print_json(turn.value().result, turn.value().text, &turn.value().reply, model.experts());
   return Status::ok();
 }
 
@@ -143,7 +143,8 @@ int run_command(RunFlags flags) {
   if (!flags.has_prompt && !flags.has_tokens && !terminal) {
     flags.prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
-  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
+  Result<std::unique_ptr<LoadedModel>> model =
+      load_model(flags.model, flags.common, {.step_rows = flags.prefill_chunk});
   if (!model.is_ok()) return report_error(model.status());
   model.value()->bind_engine_thread();
   if (flags.chat || (interactive && !flags.raw)) return run_chat(flags, *model.value(), interactive);

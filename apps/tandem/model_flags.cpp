@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "size_text.h"
+
 namespace tandem::app {
 
 void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) {
@@ -20,6 +22,9 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
       ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
       ->check(CLI::Range(int64_t{1}, kMaxCount));
+  command->add_option("--ram", flags.ram,
+                      "memory of the whole process, as 8GB: routed experts that do not fit are streamed from disk "
+                      "(default: what is available)");
   add_common_flags(command, common);
 }
 
@@ -38,13 +43,20 @@ void log_to_stderr() {
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common) {
+Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const CommonFlags& common,
+                                                MemoryOptions memory) {
   log_to_stderr();
   LoadOptions options;
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.model.expert_act = flags.expert_act == "mxfp8" ? ExpertAct::kMxfp8 : ExpertAct::kF32;
   options.cache_dtype = flags.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.context = flags.context;
+  if (!flags.ram.empty()) {
+    const Result<int64_t> bytes = size_flag("--ram", flags.ram);
+    if (!bytes.is_ok()) return bytes.status();
+    memory.ram_bytes = bytes.value();
+  }
+  options.memory = memory;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(common.kernels);
   if (!kernels.is_ok()) return kernels.status();
   options.kernels = kernels.value();
@@ -56,6 +68,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   if (model.is_ok()) {
     const std::string cpus = options.cpus.empty() ? "" : " on processors " + cpu_list_text(options.cpus);
     spdlog::info("{}; {} threads{}", model.value()->exec().kernels.describe(), options.num_threads, cpus);
+    if (const StreamedWeights* streamed = model.value()->streamed()) spdlog::info("{}", streamed->summary());
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
       spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());

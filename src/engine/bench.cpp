@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <span>
 
@@ -141,6 +142,7 @@ void fill_rates(BenchCase& result, std::vector<double> seconds) {
   const auto tokens = static_cast<double>(result.tokens * result.sequences);
   const size_t middle = seconds.size() / 2;
   const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
+  result.seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   result.tok_s = tokens / median;
   result.min_tok_s = tokens / seconds.back();
   result.max_tok_s = tokens / seconds.front();
@@ -154,6 +156,16 @@ Result<double> timed(FunctionRef<Status()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// What the stream does between these two, of a model that has one.
+ExpertStoreStats stream_stats(const LoadedModel& model) {
+  return model.experts() != nullptr ? model.experts()->stats() : ExpertStoreStats{};
+}
+void count_stream(const LoadedModel& model, const ExpertStoreStats& before, BenchCase& result) {
+  if (model.experts() == nullptr) return;
+  if (!result.stream) result.stream.emplace();
+  *result.stream += model.experts()->stats() - before;
+}
+
 Result<BenchCase> prefill_case(LoadedModel& model, const BenchOptions& options) {
   BenchCase result;
   result.is_prefill = true;
@@ -165,8 +177,10 @@ Result<BenchCase> prefill_case(LoadedModel& model, const BenchOptions& options) 
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeat; ++i) {
     runner.reset();
+    const ExpertStoreStats before = stream_stats(model);
     const Result<double> elapsed = timed([&] { return runner.prefill(options.prompt_tokens, &result.phases); });
     if (!elapsed.is_ok()) return elapsed.status();
+    count_stream(model, before, result);
     seconds.push_back(elapsed.value());
   }
   fill_rates(result, std::move(seconds));
@@ -191,8 +205,10 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
       runner.reset();
       TANDEM_RETURN_IF_ERROR(runner.prefill(depth, nullptr));
     }
+    const ExpertStoreStats before = stream_stats(model);
     const Result<double> elapsed = timed([&] { return runner.decode(options.decode_tokens, &result.phases); });
     if (!elapsed.is_ok()) return elapsed.status();
+    count_stream(model, before, result);
     seconds.push_back(elapsed.value());
   }
   fill_rates(result, std::move(seconds));

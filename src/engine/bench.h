@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -31,7 +32,9 @@ struct BenchCase {
   double flops_per_token = 0.0;
   double read_gb_s = 0.0;  // bytes_per_token · tok_s
   double gflop_s = 0.0;
-  PhaseTimes phases;  // of all repeats together
+  PhaseTimes phases;                       // of all repeats together
+  double seconds = 0.0;                    // likewise
+  std::optional<ExpertStoreStats> stream;  // likewise; where experts are streamed
 };
 
 // Bytes read and operations done for one token: of a decode step of `sequences` at `depth` tokens, and one token of a

@@ -52,21 +52,37 @@ void LoadedModel::bind_engine_thread() const {
   if (!cpus_.empty()) bind_this_thread(cpus_.front());
 }
 
-Status LoadedModel::bind(const LoadOptions& options) {
-  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_);
+// Everything where it lies, or within a budget what stays and what is streamed.
+Status LoadedModel::bind_weights(const LoadOptions& options) {
+  const bool may_stream = may_not_fit(checkpoint_, options.memory);
+  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_, {.streamed_experts = may_stream});
   if (!weights.is_ok()) return weights.status();
   weights_ = std::move(weights).value();
+  if (may_stream) {
+    Result<std::unique_ptr<StreamedWeights>> streamed =
+        StreamedWeights::fit({checkpoint_, config_, cache_layout_, arena_}, weights_, options.memory);
+    if (!streamed.is_ok()) return streamed.status();
+    streamed_ = std::move(streamed).value();
+  }
+  if (may_stream && streamed_ == nullptr) {
+    Result<ModelWeights> resident = bind_model_weights(checkpoint_, config_);
+    if (!resident.is_ok()) return resident.status();
+    weights_ = std::move(resident).value();
+  }
   for (const LayerWeights& layer : weights_.layers) {
     if (const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward)) {
       TANDEM_RETURN_IF_ERROR(
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
+  return Status::ok();
+}
+
+Status LoadedModel::bind(const LoadOptions& options) {
+  cache_layout_ = make_cache_layout(config_, options.cache_dtype);
   Result<GenerationConfig> generation = load_generation_config(dir_);
   if (!generation.is_ok()) return generation.status();
   generation_config_ = std::move(generation).value();
-  model_.emplace(config_, weights_, options.model);
-  cache_layout_ = make_cache_layout(config_, options.cache_dtype);
   context_limit_ = context_limit_of(config_, cache_layout_, options.context);
   // A model without (or with a broken) tokenizer still runs on token ids: the fault is kept for whoever needs text.
   Result<Tokenizer> tokenizer = Tokenizer::load(dir_, config_.vocab_size);
@@ -75,6 +91,9 @@ Status LoadedModel::bind(const LoadOptions& options) {
   } else {
     tokenizer_status_ = tokenizer.status();
   }
+  // Last: what the process holds without weights is known by now.
+  TANDEM_RETURN_IF_ERROR(bind_weights(options));
+  model_.emplace(config_, weights_, options.model, experts(), streamed_ != nullptr ? streamed_->trunk() : nullptr);
   return Status::ok();
 }
 

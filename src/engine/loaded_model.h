@@ -13,6 +13,8 @@
 #include "cache/cache_layout.h"
 #include "config/generation_config.h"
 #include "config/model_config.h"
+#include "engine/memory_budget.h"
+#include "engine/streamed_weights.h"
 #include "kernels/kernel_table.h"
 #include "model/forward.h"
 #include "text/tokenizer.h"
@@ -27,6 +29,7 @@ struct LoadOptions {
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   int num_threads = 1;
   CpuList cpus;                    // thread i is bound to cpus[i]; empty: the kernel's choice
+  MemoryOptions memory;            // what does not fit is streamed from disk: engine/streamed_weights.h
   std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
 };
 
@@ -42,6 +45,8 @@ class LoadedModel {
   const Model& model() const { return *model_; }
   const ExecContext& exec() const { return exec_; }
   const CacheLayout& cache_layout() const { return cache_layout_; }
+  const StreamedWeights* streamed() const { return streamed_.get(); }  // null: all weights are in memory
+  ExpertStore* experts() const { return streamed_ != nullptr ? streamed_->experts() : nullptr; }  // likewise
   const GenerationConfig& generation_config() const { return generation_config_; }
   int64_t context_limit() const { return context_limit_; }
 
@@ -59,6 +64,7 @@ class LoadedModel {
   LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpoint, KernelTable kernels,
               const LoadOptions& options);
   Status bind(const LoadOptions& options);
+  Status bind_weights(const LoadOptions& options);
 
   std::string dir_;
   ModelConfig config_;
@@ -69,6 +75,7 @@ class LoadedModel {
   Arena arena_;
   ExecContext exec_;
   ModelWeights weights_;
+  std::unique_ptr<StreamedWeights> streamed_;
   std::optional<Model> model_;
   CacheLayout cache_layout_;
   GenerationConfig generation_config_;

@@ -12,6 +12,7 @@
 #include "model/layers/latent_moe.h"
 #include "model/layers/mla.h"
 #include "model/layers/rows.h"
+#include "model/layers/streamed_experts.h"
 #include "model/plan_check.h"
 
 namespace tandem {
@@ -45,13 +46,16 @@ Status attention(const StepContext& step, int64_t l, const LayerWeights& layer, 
   return mla_layer(step, l, std::get<MlaLayerWeights>(layer.attention), x.value(), y);
 }
 
-Status feed_forward(const StepContext& step, int64_t l, const LayerWeights& layer, const MatrixView<const float>& h,
-                    const MatrixView<float>& y) {
+// `l` within `layers`, whose router of the next layer with experts tells a source what it will be asked for.
+Status feed_forward(const StepContext& step, int64_t l, std::span<const LayerWeights> layers,
+                    const MatrixView<const float>& h, const MatrixView<float>& y) {
+  const LayerWeights& layer = layers[static_cast<size_t>(l)];
   const ArenaScope scratch(step.exec.arena);
   const Result<MatrixView<float>> x = norm_rows(step, h, layer.post_attention_layernorm);
   if (!x.is_ok()) return x.status();
   if (const auto* mlp = std::get_if<MlpWeights>(&layer.feed_forward)) return dense_mlp(step, *mlp, x.value(), y);
-  return moe_layer(step, l, std::get<MoeLayerWeights>(layer.feed_forward), x.value(), y);
+  return moe_layer(step, l, std::get<MoeLayerWeights>(layer.feed_forward), x.value(), y,
+                   look_ahead(step, l, layers, h));
 }
 
 int64_t wanted_rows(const SequenceStep& sequence) {
@@ -81,19 +85,22 @@ MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<c
 
 }  // namespace
 
-Model::Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options)
-    : config_(config), weights_(weights), options_(options) {}
+Model::Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts,
+             LayerSource* layers)
+    : config_(config), weights_(weights), options_(options), experts_(experts), layers_(layers) {}
 
 Result<MatrixView<float>> Model::forward(const ExecContext& ctx, const StepPlan& plan,
                                          std::span<const SequenceCacheView> caches, StepObserver* observer,
                                          PhaseTimes* times) const {
   ctx.arena.reset();
   TANDEM_RETURN_IF_ERROR(check_step_plan(config_, plan, caches, ctx.arena));
+  if (experts_ != nullptr) TANDEM_RETURN_IF_ERROR(experts_->begin_step());
   return run(StepContext{.exec = ctx,
                          .config = config_,
                          .options = options_,
                          .plan = plan,
                          .caches = caches,
+                         .experts = experts_,
                          .observer = observer,
                          .times = times});
 }
@@ -105,6 +112,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
 
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
+    if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(l));
 
     Result<MatrixView<const float>> h = residual.attention_input(l, layer.self_attention_res);
     if (!h.is_ok()) return h.status();
@@ -118,7 +126,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
     if (!h.is_ok()) return h.status();
     tap(step, Tap::kMlpIn, l, h.value());
     y = residual.next_output();
-    TANDEM_RETURN_IF_ERROR(feed_forward(step, l, layer, h.value(), y));
+    TANDEM_RETURN_IF_ERROR(feed_forward(step, l, weights_.layers, h.value(), y));
     tap(step, Tap::kMlpOut, l, y);
     TANDEM_RETURN_IF_ERROR(residual.add(y));
     tap(step, Tap::kLayerOut, l, residual.current());
@@ -134,6 +142,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
   }
   const Result<MatrixView<float>> hidden = norm_rows(step, gather_wanted_rows(step, h.value()), weights_.norm);
   if (!hidden.is_ok()) return hidden.status();
+  if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(config_.num_hidden_layers));
   const PhaseTimer timer(step.times, Phase::kHead);
   const MatrixView<float> logits = alloc_rows(step, hidden.value().shape[0], config_.vocab_size);
   const std::array<LinearOutput, 1> output = {{{weights_.lm_head, logits}}};
