@@ -18,6 +18,11 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
   command->add_option("--expert-act", flags.expert_act, "f32 | mxfp8: inputs of the routed experts")
       ->check(CLI::IsMember({"f32", "mxfp8"}))
       ->capture_default_str();
+  command
+      ->add_option("--weights", flags.weights,
+                   "auto | mapped | resident: read matrices from the mapped file or copy them into huge pages")
+      ->check(CLI::IsMember({"auto", "mapped", "resident"}))
+      ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
       ->check(CLI::Range(int64_t{1}, kMaxCount));
   add_common_flags(command, common);
@@ -44,6 +49,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.model.expert_act = flags.expert_act == "mxfp8" ? ExpertAct::kMxfp8 : ExpertAct::kF32;
   options.cache_dtype = flags.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.weights = flags.weights == "mapped"     ? WeightPlacement::kMapped
+                    : flags.weights == "resident" ? WeightPlacement::kResident
+                                                  : WeightPlacement::kAuto;
   options.num_threads = resolve_num_threads(common);
   options.context = flags.context;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(common.kernels);
@@ -51,7 +59,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.kernels = kernels.value();
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
-    spdlog::info("{}; {} threads", model.value()->exec().kernels.describe(), options.num_threads);
+    const uint64_t resident = model.value()->resident_bytes();
+    spdlog::info("{}; {} threads; weights {}", model.value()->exec().kernels.describe(), options.num_threads,
+                 resident == 0 ? "mapped" : fmt::format("resident, {} MB", resident / 1'000'000));
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {
       spdlog::warn("no tokenizer, token ids only: {}", tokenizer.message());

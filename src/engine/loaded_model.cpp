@@ -46,6 +46,28 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
   return loaded;
 }
 
+Status LoadedModel::place_weights(const LoadOptions& options) {
+  if (options.weights == WeightPlacement::kMapped) return Status::ok();
+  const bool must = options.weights == WeightPlacement::kResident;
+  const int64_t available = available_memory_bytes();  // 0: unknown
+  for (const bool experts : {true, false}) {
+    const ResidentOptions what{.experts = experts};
+    const auto needed = static_cast<int64_t>(ResidentWeights::bytes_needed(weights_, what));
+    if (must && available > 0 && needed > available) {
+      return Status::exhausted(cat(dir_, ": resident weights need ", needed, " bytes of memory, ", available,
+                                   " are available; mapped weights need none of their own"));
+    }
+    if (!must && needed > available - available / 10) continue;
+    Result<ResidentWeights> resident = ResidentWeights::place(checkpoint_, what, pool_, weights_);
+    if (resident.is_ok()) {
+      resident_ = std::move(resident).value();
+      return Status::ok();
+    }
+    if (must) return resident.status();
+  }
+  return Status::ok();
+}
+
 Status LoadedModel::bind(const LoadOptions& options) {
   Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_);
   if (!weights.is_ok()) return weights.status();
@@ -56,6 +78,7 @@ Status LoadedModel::bind(const LoadOptions& options) {
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
+  TANDEM_RETURN_IF_ERROR(place_weights(options));
   Result<GenerationConfig> generation = load_generation_config(dir_);
   if (!generation.is_ok()) return generation.status();
   generation_config_ = std::move(generation).value();

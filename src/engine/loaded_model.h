@@ -17,12 +17,21 @@
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
 #include "weights/model_weights.h"
+#include "weights/resident_weights.h"
 
 namespace tandem {
+
+// Where the matrices lie: views of the mapped file, or copied into huge pages, which are read faster.
+enum class WeightPlacement : uint8_t {
+  kAuto,      // resident when a tenth of the available memory is left; else the trunk alone, else none
+  kMapped,    // pages come and go with the page cache
+  kResident,  // or the load fails
+};
 
 struct LoadOptions {
   ModelOptions model;
   DType cache_dtype = DType::kF32;
+  WeightPlacement weights = WeightPlacement::kAuto;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   int num_threads = 1;
   std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
@@ -42,6 +51,7 @@ class LoadedModel {
   const CacheLayout& cache_layout() const { return cache_layout_; }
   const GenerationConfig& generation_config() const { return generation_config_; }
   int64_t context_limit() const { return context_limit_; }
+  uint64_t resident_bytes() const { return resident_.bytes(); }  // 0: every matrix is a view of the file
 
   // The tokenizer, or the error that names the missing or broken file.
   Result<const Tokenizer*> tokenizer() const;
@@ -53,6 +63,7 @@ class LoadedModel {
   LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpoint, KernelTable kernels,
               const LoadOptions& options);
   Status bind(const LoadOptions& options);
+  Status place_weights(const LoadOptions& options);
 
   std::string dir_;
   ModelConfig config_;
@@ -61,6 +72,7 @@ class LoadedModel {
   ThreadPool pool_;
   Arena arena_;
   ExecContext exec_;
+  ResidentWeights resident_;  // what views of weights_ point into
   ModelWeights weights_;
   std::optional<Model> model_;
   CacheLayout cache_layout_;

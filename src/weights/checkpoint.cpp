@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -256,6 +257,15 @@ std::span<const std::byte> Checkpoint::data(const TensorEntry& entry) const {
   TANDEM_CHECK(impl_->mode == Mode::kMap, "a checkpoint opened for its headers has no data");
   const Shard& shard = impl_->shards[entry.shard];
   return shard.file.bytes().subspan(kSafetensorsPrefixBytes + shard.header_bytes + entry.begin, entry.num_bytes);
+}
+
+void Checkpoint::drop_pages(std::span<const std::byte> bytes) const {
+  for (const Shard& shard : impl_->shards) {
+    const std::span<const std::byte> file = shard.file.bytes();
+    if (std::less<>()(bytes.data(), file.data()) || !std::less<>()(bytes.data(), file.data() + file.size())) continue;
+    shard.file.drop_pages(static_cast<uint64_t>(bytes.data() - file.data()), bytes.size());
+    return;
+  }
 }
 
 int64_t Checkpoint::num_shards() const { return static_cast<int64_t>(impl_->shards.size()); }
