@@ -20,6 +20,11 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
   command->add_option("--expert-act", flags.expert_act, "f32 | mxfp8: inputs of the routed experts")
       ->check(CLI::IsMember({"f32", "mxfp8"}))
       ->capture_default_str();
+  command
+      ->add_option("--weights", flags.weights,
+                   "auto | mapped | resident: read matrices from the mapped file or copy them into huge pages")
+      ->check(CLI::IsMember({"auto", "mapped", "resident"}))
+      ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
       ->check(CLI::Range(int64_t{1}, kMaxCount));
   command->add_option("--ram", flags.ram,
@@ -50,6 +55,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.model.activation_dtype = flags.activation_dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.model.expert_act = flags.expert_act == "mxfp8" ? ExpertAct::kMxfp8 : ExpertAct::kF32;
   options.cache_dtype = flags.cache_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.weights = flags.weights == "mapped"     ? WeightPlacement::kMapped
+                    : flags.weights == "resident" ? WeightPlacement::kResident
+                                                  : WeightPlacement::kAuto;
   options.context = flags.context;
   if (!flags.ram.empty()) {
     const Result<int64_t> bytes = size_flag("--ram", flags.ram);
@@ -67,7 +75,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(flags.model_dir, options);
   if (model.is_ok()) {
     const std::string cpus = options.cpus.empty() ? "" : " on processors " + cpu_list_text(options.cpus);
-    spdlog::info("{}; {} threads{}", model.value()->exec().kernels.describe(), options.num_threads, cpus);
+    const uint64_t resident = model.value()->resident_bytes();
+    spdlog::info("{}; {} threads{}; weights {}", model.value()->exec().kernels.describe(), options.num_threads, cpus,
+                 resident == 0 ? "mapped" : fmt::format("resident, {} MB", resident / 1'000'000));
     if (const StreamedWeights* streamed = model.value()->streamed()) spdlog::info("{}", streamed->summary());
     const Status tokenizer = model.value()->tokenizer().status();
     if (!tokenizer.is_ok() && tokenizer.code() != StatusCode::kNotFound) {

@@ -15,6 +15,7 @@ struct ModelFlags {
   std::string activation_dtype = "f32";
   std::string cache_dtype = "f32";
   std::string expert_act = "f32";
+  std::string weights = "auto";
   std::optional<int64_t> context;
   std::string ram;  // empty: what is available
 };

@@ -48,6 +48,28 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
   return loaded;
 }
 
+Status LoadedModel::place_weights(const LoadOptions& options) {
+  if (options.weights == WeightPlacement::kMapped) return Status::ok();
+  const bool must = options.weights == WeightPlacement::kResident;
+  const int64_t available = available_memory_bytes();  // 0: unknown
+  for (const bool experts : {true, false}) {
+    const ResidentOptions what{.experts = experts};
+    const auto needed = static_cast<int64_t>(ResidentWeights::bytes_needed(weights_, what));
+    if (must && available > 0 && needed > available) {
+      return Status::exhausted(cat(dir_, ": resident weights need ", needed, " bytes of memory, ", available,
+                                   " are available; mapped weights need none of their own"));
+    }
+    if (!must && needed > available - available / 10) continue;
+    Result<ResidentWeights> resident = ResidentWeights::place(checkpoint_, what, pool_, weights_);
+    if (resident.is_ok()) {
+      resident_ = std::move(resident).value();
+      return Status::ok();
+    }
+    if (must) return resident.status();
+  }
+  return Status::ok();
+}
+
 void LoadedModel::bind_engine_thread() const {
   if (!cpus_.empty()) bind_this_thread(cpus_.front());
 }
@@ -75,7 +97,7 @@ Status LoadedModel::bind_weights(const LoadOptions& options) {
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
-  return Status::ok();
+  return streamed_ == nullptr ? place_weights(options) : Status::ok();
 }
 
 Status LoadedModel::bind(const LoadOptions& options) {

@@ -20,12 +20,21 @@
 #include "text/tokenizer.h"
 #include "weights/checkpoint.h"
 #include "weights/model_weights.h"
+#include "weights/resident_weights.h"
 
 namespace tandem {
+
+// Where the matrices lie: views of the mapped file, or copied into huge pages, which are read faster.
+enum class WeightPlacement : uint8_t {
+  kAuto,      // resident when a tenth of the available memory is left; else the trunk alone, else none
+  kMapped,    // pages come and go with the page cache
+  kResident,  // or the load fails
+};
 
 struct LoadOptions {
   ModelOptions model;
   DType cache_dtype = DType::kF32;
+  WeightPlacement weights = WeightPlacement::kAuto;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   int num_threads = 1;
   CpuList cpus;                    // thread i is bound to cpus[i]; empty: the kernel's choice
@@ -49,6 +58,7 @@ class LoadedModel {
   ExpertStore* experts() const { return streamed_ != nullptr ? streamed_->experts() : nullptr; }  // likewise
   const GenerationConfig& generation_config() const { return generation_config_; }
   int64_t context_limit() const { return context_limit_; }
+  uint64_t resident_bytes() const { return resident_.bytes(); }  // 0: every matrix is a view of the file
 
   // Binds the calling thread, the one that computes with this model, to the first of LoadOptions::cpus, if any.
   // Threads that it starts later inherit that.
@@ -65,6 +75,7 @@ class LoadedModel {
               const LoadOptions& options);
   Status bind(const LoadOptions& options);
   Status bind_weights(const LoadOptions& options);
+  Status place_weights(const LoadOptions& options);
 
   std::string dir_;
   ModelConfig config_;
@@ -74,6 +85,7 @@ class LoadedModel {
   ThreadPool pool_;
   Arena arena_;
   ExecContext exec_;
+  ResidentWeights resident_;  // what views of weights_ point into
   ModelWeights weights_;
   std::unique_ptr<StreamedWeights> streamed_;
   std::optional<Model> model_;
