@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
@@ -13,6 +12,7 @@
 #include "model/layers/mla.h"
 #include "model/layers/rows.h"
 #include "model/layers/streamed_experts.h"
+#include "model/layers/wanted_rows.h"
 #include "model/plan_check.h"
 
 namespace tandem {
@@ -58,31 +58,6 @@ Status feed_forward(const StepContext& step, int64_t l, std::span<const LayerWei
                    look_ahead(step, l, layers, h));
 }
 
-int64_t wanted_rows(const SequenceStep& sequence) {
-  switch (sequence.logits) {
-    case LogitsWanted::kNone: return 0;
-    case LogitsWanted::kLast: return 1;
-    case LogitsWanted::kAll: return sequence.num_tokens;
-  }
-  return 0;
-}
-
-// The rows whose logits the plan wants, one after the other.
-MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<const float>& h) {
-  const PhaseTimer timer(step.times, Phase::kHead);
-  int64_t count = 0;
-  for (const SequenceStep& sequence : step.plan.sequences) count += wanted_rows(sequence);
-  const MatrixView<float> rows = alloc_rows(step, count, h.shape[1]);
-  int64_t row_end = 0, next = 0;
-  for (const SequenceStep& sequence : step.plan.sequences) {
-    row_end += sequence.num_tokens;
-    for (int64_t i = row_end - wanted_rows(sequence); i < row_end; ++i) {
-      std::memcpy(rows.row(next++), h.row(i), static_cast<size_t>(h.shape[1]) * sizeof(float));
-    }
-  }
-  return rows;
-}
-
 }  // namespace
 
 Model::Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts,
@@ -102,7 +77,8 @@ Result<MatrixView<float>> Model::forward(const ExecContext& ctx, const StepPlan&
                          .caches = caches,
                          .experts = experts_,
                          .observer = observer,
-                         .times = times});
+                         .times = times,
+                         .num_rows = static_cast<int64_t>(plan.tokens.size())});
 }
 
 Result<MatrixView<float>> Model::run(const StepContext& step) const {
@@ -110,28 +86,42 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
   if (!embedded.is_ok()) return embedded.status();
   ResidualStream residual(step, embedded.value());
 
+  // Behind the last attention only the wanted rows are read; an observer sees all.
+  StepContext wanted = step;
+  if (step.observer == nullptr) wanted.num_rows = wanted_rows(step.plan);
+  const bool narrows = num_rows(wanted) < num_rows(step);
+
   for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
     if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(l));
+    const bool narrows_here = narrows && l + 1 == config_.num_hidden_layers;
+    const StepContext& behind = narrows_here ? wanted : step;
 
     Result<MatrixView<const float>> h = residual.attention_input(l, layer.self_attention_res);
     if (!h.is_ok()) return h.status();
     tap(step, Tap::kAttnIn, l, h.value());
-    MatrixView<float> y = residual.next_output();
+    MatrixView<float> y = residual.next_output().rows(0, num_rows(behind));
     TANDEM_RETURN_IF_ERROR(attention(step, l, layer, h.value(), y));
     tap(step, Tap::kAttnOut, l, y);
+    if (narrows_here) {
+      if (num_rows(wanted) == 0) return alloc_rows(step, 0, config_.vocab_size);
+      residual.keep_wanted_rows();
+    }
     TANDEM_RETURN_IF_ERROR(residual.add(y));
 
     h = residual.feed_forward_input(layer.mlp_res);
     if (!h.is_ok()) return h.status();
     tap(step, Tap::kMlpIn, l, h.value());
     y = residual.next_output();
-    TANDEM_RETURN_IF_ERROR(feed_forward(step, l, weights_.layers, h.value(), y));
+    TANDEM_RETURN_IF_ERROR(feed_forward(behind, l, weights_.layers, h.value(), y));
     tap(step, Tap::kMlpOut, l, y);
     TANDEM_RETURN_IF_ERROR(residual.add(y));
     tap(step, Tap::kLayerOut, l, residual.current());
   }
+  return head(step, residual, narrows);
+}
 
+Result<MatrixView<float>> Model::head(const StepContext& step, ResidualStream& residual, bool only_wanted) const {
   const Result<MatrixView<const float>> h = residual.final_input(weights_.output_attn_res);
   if (!h.is_ok()) return h.status();
   if (step.observer != nullptr) {
@@ -140,7 +130,8 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
     if (!all.is_ok()) return all.status();
     tap(step, Tap::kFinalHidden, config_.num_hidden_layers, all.value());
   }
-  const Result<MatrixView<float>> hidden = norm_rows(step, gather_wanted_rows(step, h.value()), weights_.norm);
+  const MatrixView<const float> rows = only_wanted ? h.value() : gather_wanted_rows(step, h.value());
+  const Result<MatrixView<float>> hidden = norm_rows(step, rows, weights_.norm);
   if (!hidden.is_ok()) return hidden.status();
   if (layers_ != nullptr) TANDEM_RETURN_IF_ERROR(layers_->enter(config_.num_hidden_layers));
   const PhaseTimer timer(step.times, Phase::kHead);

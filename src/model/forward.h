@@ -23,6 +23,8 @@
 
 namespace tandem {
 
+class ResidualStream;
+
 // What one step reads: shared by the layers.
 struct StepContext {
   const ExecContext& exec;
@@ -33,6 +35,7 @@ struct StepContext {
   ExpertSource* experts = nullptr;   // null: all routed experts are in memory
   StepObserver* observer = nullptr;  // may be null
   PhaseTimes* times = nullptr;       // may be null
+  int64_t num_rows = 0;              // of the activations: the plan's, or behind the last attention its wanted rows
 };
 
 class Model {
@@ -53,6 +56,8 @@ class Model {
 
  private:
   Result<MatrixView<float>> run(const StepContext& step) const;
+  // Logits of the wanted rows; `only_wanted`: the stream has kept no others.
+  Result<MatrixView<float>> head(const StepContext& step, ResidualStream& residual, bool only_wanted) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
