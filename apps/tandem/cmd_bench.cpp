@@ -32,7 +32,7 @@ std::array<double, kNumPhases> phase_shares(const PhaseTimes& phases) {
 
 double percent(double part, double whole) { return whole > 0 ? 100.0 * part / whole : 0.0; }
 
-void print_json(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings) {
+void print_json(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings, double predicted) {
   nlohmann::ordered_json line = {{"phase", result.is_prefill ? "prefill" : "decode"},
                                  {"tokens", result.tokens},
                                  {"depth", result.depth},
@@ -40,6 +40,8 @@ void print_json(const BenchFlags& flags, const BenchCase& result, const MachineC
                                  {"tok_s", result.tok_s},
                                  {"min", result.min_tok_s},
                                  {"max", result.max_tok_s},
+                                 {"predicted_tok_s", predicted},
+                                 {"measured_over_predicted", predicted > 0 ? result.tok_s / predicted : 0.0},
                                  {"bytes_per_token", result.bytes_per_token},
                                  {"flops_per_token", result.flops_per_token},
                                  {"read_gb_s", result.read_gb_s},
@@ -79,8 +81,16 @@ int run_bench_command(const BenchFlags& flags) {
     fmt::print("{:<8} {:>6} {:>6} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>7} {:>8} {:>7}\n", "phase", "tokens", "depth",
                "seqs", "tok/s", "min", "max", "MB/token", "GB/s", "of max", "GFLOP/s", "of max");
   }
+  const ModelCost cost = bench_cost(*model.value());
+  Machine machine;
+  machine.memory_rate = ceilings.read_gb_s * 1e9;
+  machine.flops_rate = ceilings.f32_gflop_s * 1e9;
   const Status status = run_bench(*model.value(), flags.options, [&](const BenchCase& result) {
-    flags.common.json ? print_json(flags, result, ceilings) : print_text(flags, result, ceilings);
+    if (flags.common.json) {
+      print_json(flags, result, ceilings, predicted_tok_s(cost, result, flags.options.prefill_chunk, machine));
+    } else {
+      print_text(flags, result, ceilings);
+    }
     std::fflush(stdout);
   });
   return status.is_ok() ? kExitOk : report_error(status);
