@@ -60,7 +60,7 @@ Result<double> drive_gb_s(const LoadedModel& model) {
 }
 
 void print_json(const BenchFlags& flags, const BenchCase& result, const MachineCeilings& ceilings,
-                const LoadedModel& model, double drive) {
+                const LoadedModel& model, double drive, double predicted) {
   nlohmann::ordered_json line = {{"phase", result.is_prefill ? "prefill" : "decode"},
                                  {"tokens", result.tokens},
                                  {"depth", result.depth},
@@ -68,6 +68,8 @@ void print_json(const BenchFlags& flags, const BenchCase& result, const MachineC
                                  {"tok_s", result.tok_s},
                                  {"min", result.min_tok_s},
                                  {"max", result.max_tok_s},
+                                 {"predicted_tok_s", predicted},
+                                 {"measured_over_predicted", predicted > 0 ? result.tok_s / predicted : 0.0},
                                  {"bytes_per_token", result.bytes_per_token},
                                  {"flops_per_token", result.flops_per_token},
                                  {"read_gb_s", result.read_gb_s},
@@ -123,14 +125,22 @@ int run_bench_command(const BenchFlags& flags) {
   Status failed;
   Result<double> before = streamed ? drive_gb_s(*model.value()) : Result<double>(0.0);
   if (!before.is_ok()) return report_error(before.status());
+  const ModelCost cost = bench_cost(*model.value());
+  Machine machine;
+  machine.memory_rate = ceilings.read_gb_s * 1e9;
+  machine.flops_rate = ceilings.f32_gflop_s * 1e9;
   const Status status = run_bench(*model.value(), flags.options, [&](const BenchCase& result) {
     // The drive before and after the case: many drives of rented machines give less once they have given much.
     Result<double> after = streamed ? drive_gb_s(*model.value()) : Result<double>(0.0);
     if (!after.is_ok()) failed = after.status();
     const double drive = after.is_ok() ? (before.value() + after.value()) / 2 : before.value();
     if (after.is_ok()) before = after;
-    flags.common.json ? print_json(flags, result, ceilings, *model.value(), drive)
-                      : print_text(flags, result, ceilings, drive);
+    if (flags.common.json) {
+      const double predicted = streamed ? 0.0 : predicted_tok_s(cost, result, flags.options.prefill_chunk, machine);
+      print_json(flags, result, ceilings, *model.value(), drive, predicted);
+    } else {
+      print_text(flags, result, ceilings, drive);
+    }
     std::fflush(stdout);
   });
   if (status.is_ok() && !failed.is_ok()) return report_error(failed);

@@ -32,6 +32,7 @@ void register_tokenize(CLI::App& app, int& exit_code);
 void register_inspect(CLI::App& app, int& exit_code);
 void register_init(CLI::App& app, int& exit_code);
 void register_bench(CLI::App& app, int& exit_code);
+void register_plan(CLI::App& app, int& exit_code);
 void register_serve(CLI::App& app, int& exit_code);
 void register_trace(CLI::App& app, int& exit_code);
 
