@@ -53,6 +53,8 @@ void erase_from(std::vector<Sequence*>& list, const Sequence* s) {
 
 }  // namespace
 
+std::vector<CostClass> default_cost_classes() { return {{2048, 0.4}, {32768, 0.3}, {262144, 0.2}, {INT64_MAX, 0.1}}; }
+
 Scheduler::Impl::Impl(const SchedulerOptions& wanted, SequenceMemory& sequence_memory)
     : options(make_consistent(wanted)),
       memory(sequence_memory),

@@ -33,6 +33,8 @@ struct CostClass {
   double share = 0;  // of prefill tokens and of blocks, in parts of the sum of all; unused share is lent
 };
 
+std::vector<CostClass> default_cost_classes();
+
 struct SchedulerOptions {
   int64_t max_running = 64;    // sequences; so many less that a step has room for one grid beside their decodes
   int64_t max_waiting = 1024;  // requests; more are refused
@@ -46,7 +48,7 @@ struct SchedulerOptions {
   // A sequence computed again takes its prompt as a prompt and its generated tokens as decodes, and matches with its
   // prompt alone: its numbers are those of the first time, bit for bit. Else all of it is one prefill, which is faster.
   bool replay_generated = false;
-  std::vector<CostClass> classes = {{2048, 0.4}, {32768, 0.3}, {262144, 0.2}, {INT64_MAX, 0.1}};
+  std::vector<CostClass> classes = default_cost_classes();
 };
 
 struct NewSequence {
