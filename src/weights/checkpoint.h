@@ -36,9 +36,6 @@ class Checkpoint {
   std::optional<TensorEntry> find(std::string_view name) const;  // O(log n)
   // The tensor's bytes in the mapped file; kMap only. Safetensors aligns nothing: a tensor may begin at an odd address.
   std::span<const std::byte> data(const TensorEntry& entry) const;
-  // The pages under these bytes may leave memory; reading them again reads the file again. Bytes that lie in no shard
-  // are left alone.
-  void drop_pages(std::span<const std::byte> bytes) const;
   int64_t num_shards() const;
   std::string_view shard_name(uint32_t shard) const;
   std::string shard_path(uint32_t shard) const;
@@ -48,7 +45,8 @@ class Checkpoint {
     uint64_t offset = 0;  // from the beginning of the file
   };
   std::optional<FilePlace> place_of(const void* mapped) const;
-  // The mapped pages of a tensor may leave memory; reading them again reads the file again. kMap only.
+  // The pages under these bytes may leave memory; reading them again reads the file again. Bytes that lie in no shard
+  // are left alone. kMap only.
   void drop_pages(std::span<const std::byte> mapped) const;
   uint64_t total_bytes() const;  // tensor bytes over all shards
   uint64_t table_bytes() const;  // memory of the names, shapes and places
