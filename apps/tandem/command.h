@@ -30,5 +30,6 @@ void register_inspect(CLI::App& app, int& exit_code);
 void register_init(CLI::App& app, int& exit_code);
 void register_bench(CLI::App& app, int& exit_code);
 void register_serve(CLI::App& app, int& exit_code);
+void register_doctor(CLI::App& app, int& exit_code);
 
 }  // namespace tandem::app

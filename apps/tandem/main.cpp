@@ -18,5 +18,6 @@ int main(int argc, char** argv) {
   tandem::app::register_inspect(app, exit_code);
   tandem::app::register_init(app, exit_code);
   tandem::app::register_bench(app, exit_code);
+  tandem::app::register_doctor(app, exit_code);
   return tandem::app::run_command_line(app, argc, argv, exit_code);
 }
