@@ -49,7 +49,9 @@ int64_t lanes_of(KernelBackend backend) {
 // The rates that no flag gave, measured on this machine.
 Status measure(const PlanFlags& flags, const KernelTable& kernels, Machine& machine) {
   if (flags.no_measure || machine.is_gpu || (machine.memory_rate && machine.flops_rate)) return Status::ok();
-  ThreadPool pool(resolve_num_threads(flags.common));
+  const Result<ThreadPlacement> threads = resolve_threads(flags.common);
+  if (!threads.is_ok()) return threads.status();
+  ThreadPool pool(threads.value().num_threads, threads.value().cpus);
   Arena arena;
   const MachineCeilings ceilings = measure_ceilings(ExecContext{pool, arena, kernels});
   if (!machine.memory_rate && ceilings.read_gb_s > 0) machine.memory_rate = ceilings.read_gb_s * 1e9;
@@ -62,7 +64,9 @@ Result<PlanOptions> read_options(const PlanFlags& flags) {
   PlanOptions options = flags.options;
   Machine machine;
   options.efficiency = flags.gpu.empty() ? cpu_efficiency() : gpu_efficiency();
-  options.threads = resolve_num_threads(flags.common);
+  const Result<ThreadPlacement> threads = resolve_threads(flags.common);
+  if (!threads.is_ok()) return threads.status();
+  options.threads = threads.value().num_threads;
   const Result<std::optional<KernelBackend>> wanted = parse_kernel_backend(flags.common.kernels);
   if (!wanted.is_ok()) return wanted.status();
   const Result<KernelTable> kernels = make_kernel_table(detect_cpu_features(), wanted.value());

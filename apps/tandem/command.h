@@ -35,5 +35,6 @@ void register_bench(CLI::App& app, int& exit_code);
 void register_plan(CLI::App& app, int& exit_code);
 void register_serve(CLI::App& app, int& exit_code);
 void register_trace(CLI::App& app, int& exit_code);
+void register_doctor(CLI::App& app, int& exit_code);
 
 }  // namespace tandem::app
