@@ -103,6 +103,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
     MatrixView<float> y = residual.next_output().rows(0, num_rows(behind));
     TANDEM_RETURN_IF_ERROR(attention(step, l, layer, h.value(), y));
     tap(step, Tap::kAttnOut, l, y);
+    if (experts_ != nullptr) experts_->advance();
     if (narrows_here) {
       if (num_rows(wanted) == 0) return alloc_rows(step, 0, config_.vocab_size);
       residual.keep_wanted_rows();
