@@ -38,6 +38,7 @@ Status read_rate(std::string_view flag, const std::string& text, std::optional<d
 
 int64_t lanes_of(KernelBackend backend) {
   switch (backend) {
+    case KernelBackend::kAmx:
     case KernelBackend::kAvx512: return 16;
     case KernelBackend::kAvx2: return 8;
     case KernelBackend::kRef:
