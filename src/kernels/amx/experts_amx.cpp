@@ -56,9 +56,10 @@ void pack_inputs(const TiledExperts& plan, int64_t tile) {
 void run_hidden(const TiledExperts& plan, int64_t index, int64_t row_tile, int thread) {
   const TileScope scope;
   const ExpertWeights& expert = plan.experts[plan.groups.active[index]];
-  char* scratch = plan.scratch + thread * plan.scratch_per_thread;
-  const Panel gate = panel_of(expert.w1, row_tile * kPanelRows, scratch);
-  const Panel up = panel_of(expert.w3, row_tile * kPanelRows, scratch + panel_scratch_bytes(plan.Dl));
+  char* gate = plan.scratch + thread * plan.scratch_per_thread;
+  char* up = gate + panel_bytes(plan.Dl);
+  fill_panel(expert.w1, row_tile * kPanelRows, gate);
+  fill_panel(expert.w3, row_tile * kPanelRows, up);
   alignas(64) float gates[4 * kResultFloats];
   const int64_t stride = plan.in_tiles * kPackedBytes;
   const int64_t end = plan.tile_begin[index + 1];
@@ -107,9 +108,9 @@ void run_combine(const TiledExperts& plan, int64_t tokens, int64_t row_tile, int
     float* out = row_of(plan.args->out, plan.groups.first_token + t);
     for (int64_t r = row; r < row_end; ++r) out[r] = 0.f;
   }
-  char* scratch = plan.scratch + thread * plan.scratch_per_thread;
+  char* down = plan.scratch + thread * plan.scratch_per_thread;
   for (int64_t index = 0; index < plan.groups.num_active; ++index) {
-    const Panel down = panel_of(plan.experts[plan.groups.active[index]].w2, row, scratch);
+    fill_panel(plan.experts[plan.groups.active[index]].w2, row, down);
     multiply_tiles(down, plan.hidden, plan.hidden_tiles, plan.tile_begin[index], plan.tile_begin[index + 1],
                    [&](int64_t tile, const float* result) { add_result(plan, result, index, tile, row); });
   }
@@ -174,8 +175,8 @@ void moe_experts(const ExecContext& ctx, const MoeExpertsArgs& a) {
   int32_t* count = scratch.ints(E);
   plan.z = static_cast<char*>(scratch.bytes(most_tiles * plan.in_tiles * kPackedBytes));
   plan.hidden = static_cast<char*>(scratch.bytes(most_tiles * plan.hidden_tiles * kPackedBytes));
-  const int64_t down = panel_scratch_bytes(plan.I);
-  plan.scratch_per_thread = 2 * panel_scratch_bytes(plan.Dl) > down ? 2 * panel_scratch_bytes(plan.Dl) : down;
+  const int64_t down = panel_bytes(plan.I);
+  plan.scratch_per_thread = 2 * panel_bytes(plan.Dl) > down ? 2 * panel_bytes(plan.Dl) : down;
   plan.scratch = static_cast<char*>(scratch.bytes(plan.scratch_per_thread * threads));
   for (int64_t first = 0; first < T; first += block) {
     const int64_t tokens = least(T - first, block);

@@ -10,7 +10,7 @@ namespace {
 using simd::row_of;
 using simd::Scratch;
 
-constexpr int64_t kCacheBytes = 1 << 20;  // of a thread's second-level cache, for packed activations
+constexpr int64_t kCacheBytes = 5 << 18;  // of a thread's second-level cache, for packed activations
 constexpr int64_t kMostRows = 256;        // of a task
 
 struct TilePlan {
@@ -66,7 +66,8 @@ void run_task(const TilePlan& plan, int64_t task, int thread) {
   for (; row_task >= tasks_of(*output, plan.rows_per_task); ++output) row_task -= tasks_of(*output, plan.rows_per_task);
   const int64_t end = least((row_task + 1) * plan.rows_per_task, output->weight.rows);
   for (int64_t row = row_task * plan.rows_per_task; row < end; row += kPanelRows) {
-    const Panel panel = panel_of(output->weight, row, plan.scratch + thread * plan.scratch_per_thread);
+    char* panel = plan.scratch + thread * plan.scratch_per_thread;
+    fill_panel(output->weight, row, panel);
     multiply_tiles(panel, plan.packed, plan.col_tiles, first_tile, last_tile,
                    [&](int64_t tile, const float* result) { store_result(result, plan, tile, output->y, row); });
   }
@@ -96,7 +97,7 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
   plan.rows_per_task = choose_rows(plan, rows, threads);
   for (int64_t i = 0; i < num_outputs; ++i) plan.row_tasks += tasks_of(outputs[i], plan.rows_per_task);
   plan.packed = static_cast<char*>(scratch.bytes(plan.token_tiles * plan.col_tiles * kPackedBytes));
-  plan.scratch_per_thread = panel_scratch_bytes(x.shape[1]);
+  plan.scratch_per_thread = panel_bytes(x.shape[1]);
   plan.scratch = static_cast<char*>(scratch.bytes(plan.scratch_per_thread * threads));
   pack_rows(ctx, x, plan);
   const int64_t blocks = tiles_of(plan.token_tiles, plan.block_tiles);

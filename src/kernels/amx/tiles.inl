@@ -7,7 +7,7 @@
 //   sum of 3·K terms: an error of an f32 sum, not of a bf16 product.
 //   (The split is the one of "bf16x3" GEMM emulation: Henry, Tang, Heinecke, 2019.)
 //
-//   Weights are the left factor and lie in the tile as the file stores them, [16 outputs × 32 columns]; activations are
+//   Weights are the left factor and lie in a tile as the file stores them, [16 outputs × 32 columns]; activations are
 //   packed once a call as right factors, [16 column pairs × 16 tokens × 2] for each plane; a result tile is
 //   [16 outputs × 16 tokens], which is the packed form of the next product but for its split.
 //   Each (token, output) is one chain over the columns in ascending order, plane after plane: its bits depend on no
@@ -166,46 +166,42 @@ TANDEM_INLINE __m512i decode_group(const uint8_t* packed, uint8_t scale) {
   return _mm512_permutexvar_epi16(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), table);
 }
 
-// 32 rows of W as a left factor: where the file has them, or in `scratch` ([32][columns in whole tiles] bf16).
-struct Panel {
-  const char* data;
-  int64_t row_bytes;
-};
-TANDEM_INLINE Panel panel_of(const WeightView& weight, int64_t row, char* scratch) {
+// 32 rows of W as left factors, tile after tile: [column tile][2][16 rows × 64 bytes], in `panel`. In the file the rows
+// of a tile lie a power of two apart, in the same few sets of a cache; and every token block reads them again.
+TANDEM_INLINE void fill_panel(const WeightView& weight, int64_t row, char* panel) {
+  constexpr int64_t kAhead = 1024;  // bytes of each row
   const int64_t tiles = tiles_of(weight.cols, kTileCols);
   const auto* data = static_cast<const char*>(weight.data);
-  if (weight.format == WeightFormat::kBF16 && weight.cols % kTileCols == 0 && row + kPanelRows <= weight.rows) {
-    return {data + row * weight.cols * 2, weight.cols * 2};
-  }
-  for (int64_t r = 0; r < kPanelRows; ++r) {
-    for (int64_t i = 0; i < tiles; ++i) {
-      __m512i values = _mm512_setzero_si512();
-      if (row + r < weight.rows) {
-        if (weight.format == WeightFormat::kMxfp4) {
-          values = decode_group(reinterpret_cast<const uint8_t*>(data) + (row + r) * (weight.cols / 2) + i * 16,
-                                weight.scale[(row + r) * tiles + i]);
-        } else {
-          const int64_t left = least(weight.cols - i * kTileCols, kTileCols);
-          const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
-          values = _mm512_maskz_loadu_epi16(mask, data + ((row + r) * weight.cols + i * kTileCols) * 2);
-        }
+  const int64_t rows = least(weight.rows - row, kPanelRows);
+  for (int64_t i = 0; i < tiles; ++i, panel += 2 * kTileBytes) {
+    if (weight.format == WeightFormat::kMxfp4) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const char* codes = data + (row + r) * (weight.cols / 2) + i * 16;
+        if (i % 4 == 0) _mm_prefetch(codes + kAhead / 4, _MM_HINT_T1);
+        _mm512_storeu_si512(panel + r * 64,
+                            decode_group(reinterpret_cast<const uint8_t*>(codes), weight.scale[(row + r) * tiles + i]));
       }
-      _mm512_storeu_si512(scratch + (r * tiles + i) * 64, values);
+    } else {
+      const int64_t left = least(weight.cols - i * kTileCols, kTileCols);
+      const auto mask = static_cast<__mmask32>((uint64_t{1} << left) - 1);
+      for (int64_t r = 0; r < rows; ++r) {
+        const char* values = data + ((row + r) * weight.cols + i * kTileCols) * 2;
+        _mm_prefetch(values + kAhead, _MM_HINT_T1);
+        _mm512_storeu_si512(panel + r * 64, _mm512_maskz_loadu_epi16(mask, values));
+      }
     }
+    for (int64_t r = rows; r < kPanelRows; ++r) _mm512_storeu_si512(panel + r * 64, _mm512_setzero_si512());
   }
-  return {scratch, tiles * 64};
 }
-TANDEM_INLINE int64_t panel_scratch_bytes(int64_t cols) { return kPanelRows * tiles_of(cols, kTileCols) * 64; }
+TANDEM_INLINE int64_t panel_bytes(int64_t cols) { return tiles_of(cols, kTileCols) * 2 * kTileBytes; }
 
 // ---- the product --------------------------------------------------------------------------------------------------
 
 // 32 outputs × 16 or 32 tokens over all columns: result[t][o][16], token tiles of 32 × 16 floats one after the other.
 // `packed`: the first token tile; the second, if any, lies packed_stride bytes behind it.
 template <bool kTwo>
-TANDEM_INLINE void multiply(const Panel& panel, const char* packed, int64_t packed_stride, int64_t col_tiles,
+TANDEM_INLINE void multiply(const char* panel, const char* packed, int64_t packed_stride, int64_t col_tiles,
                             float* result) {
-  constexpr int64_t kAhead = 512;  // bytes of each weight row
-  const char* lower = panel.data + kTileRows * panel.row_bytes;
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (kTwo) {
@@ -213,16 +209,11 @@ TANDEM_INLINE void multiply(const Panel& panel, const char* packed, int64_t pack
     _tile_zero(3);
   }
   for (int64_t i = 0; i < col_tiles; ++i) {
-    const char* upper_tile = panel.data + i * 64;
-    const char* lower_tile = lower + i * 64;
-    _tile_loadd(4, upper_tile, panel.row_bytes);
-    _tile_loadd(5, lower_tile, panel.row_bytes);
-    for (int64_t r = 0; r < kTileRows; ++r) {
-      _mm_prefetch(upper_tile + r * panel.row_bytes + kAhead, _MM_HINT_T0);
-      _mm_prefetch(lower_tile + r * panel.row_bytes + kAhead, _MM_HINT_T0);
-    }
+    _tile_loadd(4, panel + i * 2 * kTileBytes, 64);
+    _tile_loadd(5, panel + i * 2 * kTileBytes + kTileBytes, 64);
     const char* planes = packed + i * kPackedBytes;
     for (int64_t p = 0; p < kPlanes; ++p) {
+      // The unit keeps the right factor of its last product: each is used twice in a row.
       _tile_loadd(6, planes + p * kTileBytes, 64);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 5, 6);
@@ -243,7 +234,7 @@ TANDEM_INLINE void multiply(const Panel& panel, const char* packed, int64_t pack
 
 // visit(tile, result of 32 outputs × 16 tokens) for token tiles [begin, end).
 template <class Visit>
-TANDEM_INLINE void multiply_tiles(const Panel& panel, const char* packed, int64_t col_tiles, int64_t begin, int64_t end,
+TANDEM_INLINE void multiply_tiles(const char* panel, const char* packed, int64_t col_tiles, int64_t begin, int64_t end,
                                   const Visit& visit) {
   alignas(64) float result[4 * kResultFloats];
   const int64_t stride = col_tiles * kPackedBytes;
