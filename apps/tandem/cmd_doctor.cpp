@@ -44,6 +44,7 @@ int run(DoctorFlags& flags) {
   const Result<DoctorReport> report = run_doctor(
       options,
       [&](const DoctorCheck& check) {
+        line.clear();
         if (flags.common.json) return;
         fmt::print("{}", doctor_check_text(check, kMaxDetails));
         std::fflush(stdout);
