@@ -142,16 +142,18 @@ void bench_kda(Bench& bench, const Shape& shape) {
     // A cell is read and written once; decay, two products and the update are 7 operations.
     bench.run(name, 8 * cells, 7 * cells, [&] { return kda_recurrent(bench.ctx(), inputs.args); });
   }
-  const int64_t tokens = bench.is_ref() ? 32 : 512;
-  const std::string name = std::string("kda_chunked/") + shape.name + "/T" + std::to_string(tokens);
-  if (!bench.wants(name)) return;
-  KdaInputs inputs(shape, tokens, 1);
-  const double chunks = static_cast<double>(tokens) / kKdaChunk;
-  constexpr double kC = kKdaChunk;
-  // Three C × D × D products; two triangles over K, substitution and read-out over V.
-  const double flops = chunks * H * (6 * kC * D * D + 4 * kC * kC * D);
-  const double bytes = 4 * static_cast<double>(tokens) * H * 5 * D + 8 * H * D * D;
-  bench.run(name, bytes, flops, [&] { return kda_chunked(bench.ctx(), inputs.args); });
+  const std::vector<int64_t> lengths = bench.is_ref() ? std::vector<int64_t>{32} : std::vector<int64_t>{512, 2048};
+  for (const int64_t tokens : lengths) {
+    const std::string name = std::string("kda_chunked/") + shape.name + "/T" + std::to_string(tokens);
+    if (!bench.wants(name)) continue;
+    KdaInputs inputs(shape, tokens, 1);
+    const double chunks = static_cast<double>(tokens) / kKdaChunk;
+    constexpr double kC = kKdaChunk;
+    // The chunk form's usual count: a 16 × 16 inverse, four products of the triangles, three with the state.
+    const double flops = chunks * H * (12 * kC * kC * kC + 8 * kC * kC * D + 6 * kC * D * D);
+    const double bytes = 4 * static_cast<double>(tokens) * H * 5 * D + 8 * H * D * D;
+    bench.run(name, bytes, flops, [&] { return kda_chunked(bench.ctx(), inputs.args); });
+  }
 }
 
 void bench_conv(Bench& bench, const Shape& shape) {
@@ -212,9 +214,11 @@ void bench_mla(Bench& bench, const Shape& shape) {
   const auto qk = static_cast<double>(shape.nope + shape.rope);
   const auto width = static_cast<double>(shape.rank + shape.rope);
   const auto weights = H * static_cast<double>(shape.nope + shape.v) * rank;
-  const int64_t context = bench.is_ref() ? 256 : 2048;
-  const std::string absorbed = std::string("mla_absorbed/") + shape.name + "/context" + std::to_string(context);
-  if (bench.wants(absorbed)) {
+  const std::vector<int64_t> contexts =
+      bench.is_ref() ? std::vector<int64_t>{256} : std::vector<int64_t>{128, 2048, 65536};
+  for (const int64_t context : contexts) {
+    const std::string absorbed = std::string("mla_absorbed/") + shape.name + "/context" + std::to_string(context);
+    if (!bench.wants(absorbed)) continue;
     MlaInputs inputs(shape, 1, context);
     const double flops = 2 * weights + 2 * H * static_cast<double>(context) * (width + rank);
     bench.run(absorbed, 2 * weights + 4 * static_cast<double>(context) * width, flops,

@@ -4,6 +4,7 @@
 //   ttft    time to first token, cold and warm, by prompt length; cold and warm runs take turns
 //   decode  tokens a second of several streams at once, between the last one's first token and the first one's last
 //   steady  requests at a fixed rate: time to first token and time per output token
+//   turns   chats of several turns: time to the first token of each later turn, and how much of its prompt was cached
 //
 //   Prompts are random token ids, so that nothing but the warm runs can hit the cache. Results are JSON on stdout.
 #include <netdb.h>
@@ -66,21 +67,15 @@ struct Reply {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  std::string reasoning, content;  // of a chat
   double ttft() const { return seconds(sent, frames.front()); }
 };
 
-// A streamed completion of token ids; the connection is closed behind it.
-Reply complete(const Target& target, const std::vector<int32_t>& prompt, int64_t max_tokens) {
-  const Json body = {{"model", target.model},
-                     {"prompt", prompt},
-                     {"max_tokens", max_tokens},
-                     {"temperature", 0},
-                     {"ignore_eos", true},
-                     {"stream", true},
-                     {"stream_options", {{"include_usage", true}}}};
+// A streamed reply; the connection is closed behind it.
+Reply post(const Target& target, const std::string& path, const Json& body) {
   const std::string text = body.dump();
   const std::string request =
-      "POST /v1/completions HTTP/1.1\r\nHost: " + target.host +
+      "POST " + path + " HTTP/1.1\r\nHost: " + target.host +
       "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " + std::to_string(text.size()) +
       "\r\n\r\n" + text;
   const int fd = connect_to(target);
@@ -106,6 +101,11 @@ Reply complete(const Target& target, const std::vector<int32_t>& prompt, int64_t
       if (frame == "[DONE]") continue;
       if (frame.find("\"choices\":[]") == std::string::npos) {
         reply.frames.push_back(now);
+        if (frame.find("\"delta\"") == std::string::npos) continue;
+        const Json delta = Json::parse(frame)["choices"][0]["delta"];
+        if (delta.contains("reasoning_content")) reply.reasoning += delta["reasoning_content"].get<std::string>();
+        if (delta.contains("content") && delta["content"].is_string())
+          reply.content += delta["content"].get<std::string>();
         continue;
       }
       const Json usage = Json::parse(frame)["usage"];
@@ -117,6 +117,17 @@ Reply complete(const Target& target, const std::vector<int32_t>& prompt, int64_t
   close(fd);
   if (reply.frames.empty() || reply.completion_tokens == 0) fail("no completion came: " + received.substr(0, 600));
   return reply;
+}
+
+Reply complete(const Target& target, const std::vector<int32_t>& prompt, int64_t max_tokens) {
+  return post(target, "/v1/completions",
+              {{"model", target.model},
+               {"prompt", prompt},
+               {"max_tokens", max_tokens},
+               {"temperature", 0},
+               {"ignore_eos", true},
+               {"stream", true},
+               {"stream_options", {{"include_usage", true}}}});
 }
 
 class Prompts {
@@ -176,6 +187,47 @@ Json measure_ttft(const Target& target, const std::vector<int64_t>& lengths, int
                      {"bound_seconds", bound}});
   }
   return {{"what", "time to first token through the server"}, {"cases", cases}};
+}
+
+// Each turn adds `words` random words to its chat; the replies go back as they came.
+Json measure_turns(const Target& target, int64_t chats, int64_t turns, int64_t words, int64_t tokens) {
+  std::mt19937 random(std::random_device{}());
+  std::uniform_int_distribution<int> letter('a', 'z');
+  std::vector<double> first, later;
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  for (int64_t c = 0; c < chats; ++c) {
+    Json messages = Json::array();
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      std::string text;
+      for (int64_t w = 0; w < words; ++w) {
+        for (int i = 0; i < 4; ++i) text += static_cast<char>(letter(random));
+        text += ' ';
+      }
+      messages.push_back({{"role", "user"}, {"content", text}});
+      const Reply reply = post(target, "/v1/chat/completions",
+                               {{"model", target.model},
+                                {"messages", messages},
+                                {"max_tokens", tokens},
+                                {"temperature", 0},
+                                {"stream", true},
+                                {"stream_options", {{"include_usage", true}}}});
+      (turn == 0 ? first : later).push_back(reply.ttft());
+      if (turn > 0) {
+        prompt_tokens += reply.prompt_tokens;
+        cached_tokens += reply.cached_tokens;
+      }
+      completion_tokens += reply.completion_tokens;
+      messages.push_back({{"role", "assistant"}, {"reasoning_content", reply.reasoning}, {"content", reply.content}});
+    }
+  }
+  return {{"what", "time to first token of a chat's turns"},
+          {"chats", chats},
+          {"turns", turns},
+          {"mean_reply_tokens", static_cast<double>(completion_tokens) / static_cast<double>(chats * turns)},
+          {"first_turn_seconds", spread(first)},
+          {"later_turn_seconds", spread(later)},
+          {"later_turn_prompt_tokens", prompt_tokens},
+          {"later_turn_cached_tokens", cached_tokens}};
 }
 
 Json measure_decode(const Target& target, int64_t streams, int64_t prompt_tokens, int64_t tokens, int64_t repeat) {
@@ -255,6 +307,7 @@ int main(int argc, char** argv) {
   Target target;
   std::vector<int64_t> lengths = {1024, 4096, 16384};
   int64_t repeat = 5, new_tokens = 64, streams = 16, prompt_tokens = 128, tokens = 128;
+  int64_t chats = 5, turns = 4, words = 200;
   double rate = 1, duration = 30;
   app.add_option("--host", target.host)->capture_default_str();
   app.add_option("--port", target.port)->capture_default_str();
@@ -269,9 +322,15 @@ int main(int argc, char** argv) {
   CLI::App* steady = app.add_subcommand("steady", "requests at a fixed rate");
   steady->add_option("--rate", rate, "requests a second")->capture_default_str();
   steady->add_option("--seconds", duration)->capture_default_str();
+  CLI::App* turn = app.add_subcommand("turns", "chats of several turns");
+  turn->add_option("--chats", chats)->capture_default_str();
+  turn->add_option("--turns", turns, "of each chat, at least 2")->check(CLI::Range(2, 1000))->capture_default_str();
+  turn->add_option("--words", words, "of each user message")->capture_default_str();
   for (CLI::App* command : {ttft, decode}) command->add_option("--repeat", repeat)->capture_default_str();
   for (CLI::App* command : {decode, steady}) {
     command->add_option("--prompt-tokens", prompt_tokens)->capture_default_str();
+  }
+  for (CLI::App* command : {decode, steady, turn}) {
     command->add_option("--tokens", tokens, "generated by each request")->capture_default_str();
   }
   app.footer(
@@ -280,6 +339,7 @@ int main(int argc, char** argv) {
   Json result;
   if (*ttft) result = measure_ttft(target, lengths, repeat, new_tokens);
   if (*decode) result = measure_decode(target, streams, prompt_tokens, tokens, repeat);
+  if (*turn) result = measure_turns(target, chats, turns, words, tokens);
   if (*steady) result = measure_steady(target, rate, duration, prompt_tokens, tokens);
   std::puts(result.dump(1).c_str());
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures `tandem serve` and prints one JSON document: tools/serve_bench.sh <model folder> [lengths] [context]
-#   time to first token cold and warm; 16 streams beside the bare engine, taking turns; half load with and without verification.
+#   time to first token cold and warm; 16 streams beside the bare engine, taking turns; half load with and without
+#   verification; later turns of chats with and without --deterministic.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 model="$1"
@@ -35,7 +36,7 @@ stop
 for round in 1 2 3; do
   build/tandem bench "$model" -p 0 -n 64 --depth 128 --sequences 16 --repeat 1 --json 2>/dev/null >"$work/bare.$round.json"
   start
-  load decode --streams 16 --prompt-tokens 128 --tokens 96 --repeat 1 >"$work/served.$round.json"
+  load decode --streams 16 --prompt-tokens 128 --tokens 192 --repeat 1 >"$work/served.$round.json"
   stop
 done
 
@@ -53,10 +54,21 @@ for round in 1 2 3; do
   done
 done
 
+# What --deterministic costs: a later turn prefills the reply before it.
+for round in 1 2 3; do
+  for flag in "" --deterministic; do
+    # shellcheck disable=SC2086  # no flag is no argument
+    start $flag
+    load turns --chats 2 --turns 4 --words 100 --tokens 256 >"$work/turns.${flag:-shared}.$round.json"
+    stop
+  done
+done
+
 jq -n --arg model "$name" --arg commit "$(git describe --always --dirty 2>/dev/null || echo unknown)" \
   --arg machine "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores" \
   --slurpfile ttft "$work/ttft.json" --slurpfile bare <(cat "$work"/bare.*.json) --slurpfile served <(cat "$work"/served.*.json) \
   --slurpfile off <(cat "$work"/steady.0.*.json) --slurpfile on <(cat "$work"/steady.1.*.json) \
+  --slurpfile shared <(cat "$work"/turns.shared.*.json) --slurpfile deterministic <(cat "$work"/turns.--deterministic.*.json) \
   --rawfile verify <(cat "$work"/verify.1.*) '
   def median: sort | .[length / 2 | floor];
   # The aims, each beside what was measured: warm ≤ 5 % of cold + one hash unit of prefill; ≤ 3 % a token; ≤ 2 % under verification.
@@ -70,4 +82,9 @@ jq -n --arg model "$name" --arg commit "$(git describe --always --dirty 2>/dev/n
      tpot_seconds_off: [$off[].tpot_seconds.median], tpot_seconds_on: [$on[].tpot_seconds.median],
      ttft_rise_median: ([range(0; $on | length) as $i | $on[$i].ttft_seconds.median / $off[$i].ttft_seconds.median - 1] | median),
      tpot_rise_median: ([range(0; $on | length) as $i | $on[$i].tpot_seconds.median / $off[$i].tpot_seconds.median - 1] | median),
-     counters: ($verify | split("\n") | map(select(. != "")))}}'
+     counters: ($verify | split("\n") | map(select(. != "")))},
+   deterministic: {mean_reply_tokens: $shared[0].mean_reply_tokens,
+     later_turn_seconds_shared: [$shared[].later_turn_seconds.median],
+     later_turn_seconds_deterministic: [$deterministic[].later_turn_seconds.median],
+     cached_share_shared: ([$shared[].later_turn_cached_tokens] | add) / ([$shared[].later_turn_prompt_tokens] | add),
+     cached_share_deterministic: ([$deterministic[].later_turn_cached_tokens] | add) / ([$deterministic[].later_turn_prompt_tokens] | add)}}'

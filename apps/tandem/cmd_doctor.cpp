@@ -33,7 +33,9 @@ void handle_interrupt(int signal) {
 
 int run(DoctorFlags& flags) {
   DoctorOptions& options = flags.options;
-  options.num_threads = resolve_num_threads(flags.common);
+  const Result<ThreadPlacement> threads = resolve_threads(flags.common);
+  if (!threads.is_ok()) return report_error(threads.status());
+  options.num_threads = threads.value().num_threads;
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(flags.common.kernels);
   if (!kernels.is_ok()) return report_error(kernels.status());
   options.kernels = kernels.value();

@@ -85,7 +85,9 @@ int run_init(InitFlags& flags) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, cancel_on_signal);
   flags.options.cancel = &cancelled;
   const auto start = std::chrono::steady_clock::now();
-  ThreadPool pool(resolve_num_threads(flags.common));
+  const Result<ThreadPlacement> threads = resolve_threads(flags.common);
+  if (!threads.is_ok()) return report_error(threads.status());
+  ThreadPool pool(threads.value().num_threads, threads.value().cpus);
   const auto report = [&] {
     ProgressLine progress;
     return init_random_checkpoint(config.value(), flags.config_path, flags.output_dir, flags.options, pool,

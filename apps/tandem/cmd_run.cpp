@@ -12,6 +12,7 @@
 #include "chat_session.h"
 #include "command.h"
 #include "engine/generate.h"
+#include "kernels/kda/kda.h"
 #include "model_flags.h"
 #include "run_output.h"
 #include "sampling_flags.h"
@@ -31,6 +32,7 @@ struct RunFlags {
   bool raw = false;
   bool ignore_eos = false;
   bool stats = false;
+  bool deterministic = false;
   int64_t max_tokens = 256;
   int64_t prefill_chunk = kDefaultPrefillChunk;
 };
@@ -73,6 +75,11 @@ Result<GenerateRequest> make_request(const RunFlags& flags, const LoadedModel& m
   request.ignore_eos = flags.ignore_eos;
   request.stop_tokens = model.stop_tokens();
   request.prefill_chunk = flags.prefill_chunk;
+  request.reuse_cache = !flags.deterministic;
+  if (flags.deterministic && flags.prefill_chunk % kKdaChunk != 0) {
+    return Status::invalid(cat("--prefill-chunk is ", flags.prefill_chunk, ", expected a multiple of ", kKdaChunk,
+                               " with --deterministic: other splits of a prompt round differently"));
+  }
   return request;
 }
 
@@ -91,8 +98,8 @@ int run_raw(const RunFlags& flags, LoadedModel& model) {
   });
   if (!result.is_ok()) return report_error(result.status());
   printer.finish();
-  if (flags.stats) print_stats(result.value());
-  if (flags.common.json) print_json(result.value(), printer.text(), nullptr);
+  if (flags.stats) print_stats(result.value(), model.experts());
+  if (flags.common.json) print_json(result.value(), printer.text(), nullptr, model.experts());
   return kExitOk;
 }
 
@@ -106,8 +113,8 @@ Status run_turn(const RunFlags& flags, LoadedModel& model, ChatSession& session,
   const Result<ChatTurn> turn = session.run(request.value(), [&](const ReplyEvent& event) { printer.event(event); });
   if (!turn.is_ok()) return turn.status();
   printer.finish();
-  if (flags.stats) print_stats(turn.value().result);
-  if (flags.common.json) print_json(turn.value().result, turn.value().text, &turn.value().reply);
+  if (flags.stats) print_stats(turn.value().result, model.experts());
+  if (flags.common.json) print_json(turn.value().result, turn.value().text, &turn.value().reply, model.experts());
   return Status::ok();
 }
 
@@ -136,8 +143,10 @@ int run_command(RunFlags flags) {
   if (!flags.has_prompt && !flags.has_tokens && !terminal) {
     flags.prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   }
-  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
+  Result<std::unique_ptr<LoadedModel>> model =
+      load_model(flags.model, flags.common, {.step_rows = flags.prefill_chunk});
   if (!model.is_ok()) return report_error(model.status());
+  model.value()->bind_engine_thread();
   if (flags.chat || (interactive && !flags.raw)) return run_chat(flags, *model.value(), interactive);
   return run_raw(flags, *model.value());
 }
@@ -161,6 +170,9 @@ void register_run(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--ignore-eos", flags->ignore_eos, "generate past stop tokens");
+  command->add_flag("--deterministic", flags->deterministic,
+                    "a chat's every turn computes its whole history as a prompt: the reply then depends on the "
+                    "messages alone, bit for bit, as with `serve --deterministic`");
   command->add_flag("--stats", flags->stats, "print TTFT, rates and peak memory on stderr");
   add_sampling_flags(command, flags->sampling);
   command->footer(

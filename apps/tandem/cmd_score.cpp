@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -82,6 +83,20 @@ Status check_output(const ScoreFlags& flags) {
   return Status::ok();
 }
 
+// The rows of the largest step; every one of them has logits.
+MemoryOptions needs_of(const ScoreFlags& flags, const std::vector<ScorePrompt>& prompts) {
+  MemoryOptions needs = {.step_rows = 0};
+  for (const ScorePrompt& prompt : prompts) {
+    const auto length = static_cast<int64_t>(prompt.tokens.size());
+    const int64_t rows = flags.options.decode              ? 1
+                         : flags.options.prefill_chunk > 0 ? std::min(flags.options.prefill_chunk, length)
+                                                           : length;
+    needs.step_rows = flags.options.batch ? needs.step_rows + rows : std::max(needs.step_rows, rows);
+  }
+  needs.step_sequences = needs.step_rows;
+  return needs;
+}
+
 int run_score(const ScoreFlags& flags) {
   const Status output = check_output(flags);
   if (!output.is_ok()) return report_error(output);
@@ -89,8 +104,9 @@ int run_score(const ScoreFlags& flags) {
   if (!text.is_ok()) return report_error(text.status());
   const Result<std::vector<ScorePrompt>> prompts = parse_score_input(text.value(), flags.input);
   if (!prompts.is_ok()) return report_error(prompts.status());
-  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
+  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common, needs_of(flags, prompts.value()));
   if (!model.is_ok()) return report_error(model.status());
+  model.value()->bind_engine_thread();
   const bool show_progress = isatty(STDERR_FILENO) != 0;
   const Result<ScoreResult> result =
       score(*model.value(), prompts.value(), flags.options, [&](int64_t done, int64_t total) {

@@ -40,6 +40,7 @@ struct ServeFlags {
   std::string swap_size = "1GiB";
   std::string max_body_size = "64MiB";
   double drain_seconds = 30;
+  bool has_swap_size = false;
   bool no_prefix_cache = false;
   bool quiet = false;
 };
@@ -95,14 +96,10 @@ std::string folder_name(const std::string& dir) {
   return whole.filename().empty() ? whole.parent_path().filename().string() : whole.filename().string();
 }
 
-Result<int64_t> size_flag(const char* name, const std::string& text) {
-  const std::optional<uint64_t> bytes = parse_size(text);
-  if (bytes && *bytes <= static_cast<uint64_t>(INT64_MAX)) return static_cast<int64_t>(*bytes);
-  return Status::invalid(cat(name, ": expected a positive size such as 500MB, 4GiB or 1000000, found \"", text, "\""));
-}
+constexpr double kStreamedCacheShare = 0.125;  // of the memory budget, when experts are streamed
 
-// The flags that need more than CLI11 to be understood, and what the model's files say.
-Status resolve(ServeFlags& flags, const LoadedModel& model) {
+// The sizes of the flags; a cache without one is left to the engine, or to the budget of a streamed model.
+Status resolve_sizes(ServeFlags& flags, MemoryOptions& needs) {
   if (!flags.cache_size.empty()) {
     const Result<int64_t> bytes = size_flag("--cache-size", flags.cache_size);
     if (!bytes.is_ok()) return bytes.status();
@@ -111,6 +108,24 @@ Status resolve(ServeFlags& flags, const LoadedModel& model) {
   const Result<int64_t> swap = size_flag("--swap-size", flags.swap_size);
   if (!swap.is_ok()) return swap.status();
   flags.serving.swap_bytes = swap.value();
+  needs.step_rows = flags.serving.scheduler.token_budget;
+  needs.step_sequences = flags.serving.scheduler.max_running;
+  needs.cache_bytes = flags.serving.cache_bytes.value_or(0) + (flags.has_swap_size ? swap.value() : 0);
+  needs.cache_share = flags.serving.cache_bytes ? 0.0 : kStreamedCacheShare;
+  return Status::ok();
+}
+
+// Within a budget, caches get what was promised to them and no more.
+void keep_to_budget(ServeFlags& flags, const LoadedModel& model) {
+  if (model.streamed() == nullptr) return;
+  if (!flags.has_swap_size) flags.serving.swap_bytes = 0;
+  if (flags.serving.cache_bytes) return;
+  flags.serving.cache_bytes =
+      model.streamed()->promised_cache_bytes() - (flags.has_swap_size ? flags.serving.swap_bytes : 0);
+}
+
+// The flags that need more than CLI11 to be understood, and what the model's files say.
+Status resolve(ServeFlags& flags, const LoadedModel& model) {
   const Result<int64_t> body = size_flag("--max-body-size", flags.max_body_size);
   if (!body.is_ok()) return body.status();
   flags.http.max_body_bytes = body.value();
@@ -197,11 +212,14 @@ int run_serve(ServeFlags& flags) {
       flags.api_keys, environment ? std::optional<std::string>(environment) : std::nullopt, flags.api_key_file);
   if (!keys.is_ok()) return report_error(keys.status());
 
-  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
+  MemoryOptions needs;
+  if (const Status status = resolve_sizes(flags, needs); !status.is_ok()) return report_error(status);
+  Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common, needs);
   if (!model.is_ok()) return report_error(model.status());
   const Result<const Tokenizer*> tokenizer = model.value()->tokenizer();
   if (!tokenizer.is_ok()) return report_error(tokenizer.status());
   if (const Status status = resolve(flags, *model.value()); !status.is_ok()) return report_error(status);
+  keep_to_budget(flags, *model.value());
   flags.serving.on_event = [](const EngineEvent& event) {
     event.severity == EventSeverity::kError ? spdlog::error("{}", event.message) : spdlog::info("{}", event.message);
   };
@@ -259,6 +277,10 @@ void add_serving_flags(CLI::App* command, ServeFlags& flags) {
                    "tokens between KDA checkpoints of long prompts; 0: only at turns and prompt ends")
       ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->capture_default_str();
+  command->add_flag(
+      "--deterministic", flags.serving.deterministic,
+      "the same request gives the same tokens and log-probabilities, bit for bit, alone, batched, resumed "
+      "or preempted: replies are not reused from the cache but computed again as prompts");
   command->add_flag("--no-prefix-cache", flags.no_prefix_cache, "compute every prompt from its start");
   command->add_flag("--poison", flags.serving.poison, "fill unwritten cache with NaN and look for it (slower)");
   command
@@ -329,13 +351,15 @@ void register_serve(CLI::App& app, int& exit_code) {
   add_http_flags(command, *flags);
   add_api_flags(command, *flags);
   add_serving_flags(command, *flags);
+  CLI::Option* swap = command->get_option("--swap-size");
   command->add_option("--config", flags->config, "TOML or INI file; its keys are the flags' names");
   command->footer(
       "Examples:\n  tandem serve\n  tandem serve models/my-k3 --host 0.0.0.0 --api-key \"$KEY\" --verify-cache 0.01\n"
       "  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\\n"
       "    -d '{\"model\":\"nano\",\"messages\":[{\"role\":\"user\",\"content\":\"What is 17 plus 25?\"}]}'");
-  command->callback([command, flags, &exit_code] {
+  command->callback([command, flags, swap, &exit_code] {
     const Status status = flags->config.empty() ? Status::ok() : apply_config_file(*command, flags->config);
+    flags->has_swap_size = swap->count() > 0;
     exit_code = status.is_ok() ? run_serve(*flags) : report_error(status);
   });
 }

@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
   tandem::app::register_inspect(app, exit_code);
   tandem::app::register_init(app, exit_code);
   tandem::app::register_bench(app, exit_code);
+  tandem::app::register_trace(app, exit_code);
+  tandem::app::register_plan(app, exit_code);
   tandem::app::register_doctor(app, exit_code);
   return tandem::app::run_command_line(app, argc, argv, exit_code);
 }

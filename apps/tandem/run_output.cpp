@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "engine/memory_info.h"
+#include "stream_output.h"
 
 namespace tandem::app {
 namespace {
@@ -78,7 +79,7 @@ void ChatPrinter::finish() {
   write_out("\n");
 }
 
-void print_stats(const GenerateResult& result) {
+void print_stats(const GenerateResult& result, const ExpertStore* experts) {
   const GenerateTimings& t = result.timings;
   fmt::print(stderr,
              "TTFT {:.1f} ms; prefill {} tokens ({} cached), {:.1f} tok/s; decode {} tokens, {:.1f} tok/s; "
@@ -86,9 +87,11 @@ void print_stats(const GenerateResult& result) {
              1e3 * t.time_to_first_token_seconds, result.prompt_tokens, result.cached_tokens,
              rate(prefilled(result), t.prefill_seconds), result.tokens.size(), rate(decoded(result), t.decode_seconds),
              static_cast<double>(peak_resident_bytes()) / 1e6);
+  if (experts != nullptr) fmt::print(stderr, "{}\n", stream_line(experts->stats()));
 }
 
-void print_json(const GenerateResult& result, const std::optional<std::string>& text, const ParsedReply* reply) {
+void print_json(const GenerateResult& result, const std::optional<std::string>& text, const ParsedReply* reply,
+                const ExpertStore* experts) {
   nlohmann::ordered_json document;
   document["tokens"] = nlohmann::ordered_json::array();
   for (const TokenId id : result.tokens) document["tokens"].push_back(id.value);
@@ -114,6 +117,9 @@ void print_json(const GenerateResult& result, const std::optional<std::string>& 
                          {"prefill_tok_s", rate(prefilled(result), t.prefill_seconds)},
                          {"decode_tok_s", rate(decoded(result), t.decode_seconds)},
                          {"peak_memory_bytes", peak_resident_bytes()}};
+  if (experts != nullptr) {
+    document["experts"] = stream_json(experts->stats(), experts->num_slots(), experts->num_experts());
+  }
   fmt::print("{}\n", document.dump(-1, ' ', false, kReplaceInvalid));
 }
 

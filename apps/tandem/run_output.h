@@ -40,9 +40,11 @@ class ChatPrinter {
   bool in_reasoning_ = false;
 };
 
-void print_stats(const GenerateResult& result);  // one line on stderr
+// A line on stderr; a second one where experts are streamed.
+void print_stats(const GenerateResult& result, const ExpertStore* experts);
 
 // The one JSON object of a run; `reply` is null outside a chat.
-void print_json(const GenerateResult& result, const std::optional<std::string>& text, const ParsedReply* reply);
+void print_json(const GenerateResult& result, const std::optional<std::string>& text, const ParsedReply* reply,
+                const ExpertStore* experts);
 
 }  // namespace tandem::app

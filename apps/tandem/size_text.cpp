@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 
+#include "base/cat.h"
+
 namespace tandem::app {
 namespace {
 
@@ -35,6 +37,12 @@ std::optional<uint64_t> parse_size(std::string_view text) {
     if (suffix == unit.suffix && !__builtin_mul_overflow(number, unit.bytes, &bytes)) return bytes;
   }
   return std::nullopt;
+}
+
+Result<int64_t> size_flag(std::string_view name, std::string_view text) {
+  const std::optional<uint64_t> bytes = parse_size(text);
+  if (bytes && *bytes <= static_cast<uint64_t>(INT64_MAX)) return static_cast<int64_t>(*bytes);
+  return Status::invalid(cat(name, ": expected a positive size such as 500MB, 4GiB or 1000000, found \"", text, "\""));
 }
 
 }  // namespace tandem::app

@@ -16,8 +16,7 @@ void* Arena::alloc_bytes(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < bytes) {
     if (current_ + 1 == blocks_.size()) break;
-    ++current_;
-    blocks_[current_].used = 0;
+    enter_next_block();
   }
   if (blocks_.empty() || blocks_[current_].size - blocks_[current_].used < bytes) {
     const size_t previous = blocks_.empty() ? 0 : blocks_.back().size;
@@ -26,12 +25,19 @@ void* Arena::alloc_bytes(size_t bytes) {
     block.memory.reset(static_cast<std::byte*>(::operator new[](size, std::align_val_t{kAlignment})));
     block.size = size;
     blocks_.push_back(std::move(block));
-    current_ = blocks_.size() - 1;
+    if (blocks_.size() > 1) enter_next_block();
   }
   Block& block = blocks_[current_];
   void* p = block.memory.get() + block.used;
   block.used += bytes;
+  peak_ = std::max(peak_, block.before + block.used);
   return p;
+}
+
+void Arena::enter_next_block() {
+  const Block& full = blocks_[current_++];
+  blocks_[current_].used = 0;
+  blocks_[current_].before = full.before + full.used;
 }
 
 void Arena::release(Mark mark) {

@@ -38,6 +38,7 @@ class Arena {
   void reset() { release(Mark{}); }
 
   size_t capacity_bytes() const;
+  size_t peak_bytes() const { return peak_; }  // most that was in use at once, since construction
 
  private:
   struct AlignedDelete {
@@ -47,12 +48,15 @@ class Arena {
     std::unique_ptr<std::byte[], AlignedDelete> memory;
     size_t size = 0;
     size_t used = 0;
+    size_t before = 0;  // in use in the blocks before it
   };
 
   void* alloc_bytes(size_t bytes);
+  void enter_next_block();
 
   std::vector<Block> blocks_;
   size_t current_ = 0;
+  size_t peak_ = 0;
 };
 
 // Gives back, at the end of a scope, what the scope allocated.

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/thread_placement.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,10 +38,17 @@ bool spin_until(Done done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads, std::span<const int> cpus) {
   TANDEM_CHECK(num_threads >= 1, "a thread pool has at least the calling thread");
   workers_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { worker_loop(thread); });
+  for (int thread = 1; thread < num_threads; ++thread) {
+    const auto index = static_cast<size_t>(thread);
+    const int cpu = index < cpus.size() ? cpus[index] : -1;
+    workers_.emplace_back([this, thread, cpu] {
+      if (cpu >= 0) bind_this_thread(cpu);
+      worker_loop(thread);
+    });
+  }
 }
 
 ThreadPool::~ThreadPool() {

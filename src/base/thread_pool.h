@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -21,8 +22,9 @@ namespace tandem {
 
 class ThreadPool {
  public:
-  // num_threads counts the calling thread; at least 1.
-  explicit ThreadPool(int num_threads);
+  // num_threads counts the calling thread; at least 1. `cpus`: member i > 0 is bound to cpus[i] (thread_placement.h);
+  // fewer entries bind fewer members. The caller binds itself.
+  explicit ThreadPool(int num_threads, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -37,7 +37,8 @@ struct HybridCacheOptions {
   std::optional<TokenId> message_end = {};     // the token that ends a message: turn boundaries are found by it
   std::string identity = {};                   // model, tokenizer: part of every hash
   bool share_prefixes = true;                  // false: nothing is indexed, every prompt is computed
-  bool poison = false;  // unwritten slots hold NaN patterns, looked for before anything is shared
+  bool share_generated = true;  // false: only units of the admitted prompt are indexed, nothing behind it
+  bool poison = false;          // unwritten slots hold NaN patterns, looked for before anything is shared
 };
 
 // A state the step in flight is to write on its way: StepPlan's StateCapture with `view` as its cache.

@@ -43,7 +43,8 @@ struct HybridCache::Impl {
   // The index (hybrid_share.cpp).
   void stand_on_nodes(CachedSequence& sequence);
   void leave_nodes(CachedSequence& sequence);
-  void publish(CachedSequence& sequence);  // every whole unit that is committed
+  int64_t shared_end(const CachedSequence& sequence, int64_t end) const;  // of the first `end` tokens
+  void publish(CachedSequence& sequence);                                 // every whole unit that is committed
   void store_checkpoint(CachedSequence& sequence, const CaptureSlot& capture, int64_t position);
   bool is_refused(const CachedSequence& sequence) const;  // or it stands on what was quarantined
   bool is_unit_finite(const CachedSequence& sequence, int64_t unit) const;

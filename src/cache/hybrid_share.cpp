@@ -53,9 +53,13 @@ bool HybridCache::Impl::is_unit_finite(const CachedSequence& sequence, int64_t u
   return true;
 }
 
+int64_t HybridCache::Impl::shared_end(const CachedSequence& sequence, int64_t end) const {
+  return options.share_generated ? end : std::min(end, sequence.prompt_tokens);
+}
+
 void HybridCache::Impl::publish(CachedSequence& sequence) {
   if (!sequence.is_shared || sequence.is_refused) return;
-  const int64_t whole_units = sequence.committed / layout.hash_unit;
+  const int64_t whole_units = shared_end(sequence, sequence.committed) / layout.hash_unit;
   for (; sequence.published < whole_units; ++sequence.published) {
     const int64_t unit = sequence.published;
     if (layout.num_mla_layers > 0 && !is_unit_finite(sequence, unit)) {

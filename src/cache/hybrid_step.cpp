@@ -54,7 +54,7 @@ bool HybridCache::Impl::prepare(CachedSequence& sequence, int64_t num_tokens, st
 void HybridCache::Impl::plan_captures(CachedSequence& sequence) {
   const int64_t begin = sequence.committed;
   const int64_t end = sequence.scheduled();
-  const int64_t last_boundary = end / layout.hash_unit * layout.hash_unit;
+  const int64_t last_boundary = shared_end(sequence, end) / layout.hash_unit * layout.hash_unit;
   if (sequence.is_shared && !sequence.is_refused && layout.num_kda_groups > 0 && last_boundary > begin) {
     const auto plan = [&](int64_t position, CheckpointReason reason, bool is_rolling) {
       const auto unit = static_cast<size_t>(position / layout.hash_unit - 1);

@@ -2,82 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <numeric>
 #include <random>
 #include <span>
 
 #include "base/cat.h"
 #include "cache/sequence_cache.h"
+#include "cost/speed.h"
 
 namespace tandem {
 namespace {
-
-// Matrices that every step reads once, and what a token multiplies with them.
-struct StaticCost {
-  double bytes = 0;
-  double flops = 0;  // a token
-  void add(const WeightView& weight) {
-    bytes += static_cast<double>(weight.total_bytes());
-    flops += 2.0 * static_cast<double>(weight.rows * weight.cols);
-  }
-};
-
-void add_mlp(const MlpWeights& mlp, StaticCost& cost) {
-  for (const WeightView* w : {&mlp.gate_proj, &mlp.up_proj, &mlp.down_proj}) cost.add(*w);
-}
-
-struct ModelCost {
-  StaticCost trunk;         // everything but experts and the embedding
-  double expert_bytes = 0;  // one expert
-  double expert_flops = 0;  // one expert, one token
-  double moe_layers = 0;
-};
-
-ModelCost model_cost(const LoadedModel& model) {
-  ModelCost cost;
-  for (const LayerWeights& layer : model.weights().layers) {
-    if (const auto* kda = std::get_if<KdaLayerWeights>(&layer.attention)) {
-      for (const WeightView* w : {&kda->q_proj, &kda->k_proj, &kda->v_proj, &kda->f_a_proj, &kda->f_b_proj,
-                                  &kda->b_proj, &kda->g_proj, &kda->g_a_proj, &kda->g_b_proj, &kda->o_proj}) {
-        cost.trunk.add(*w);
-      }
-    } else {
-      const auto& mla = std::get<MlaLayerWeights>(layer.attention);
-      for (const WeightView* w :
-           {&mla.q_proj, &mla.q_a_proj, &mla.q_b_proj, &mla.kv_a_proj, &mla.kv_b_proj, &mla.g_proj, &mla.o_proj}) {
-        cost.trunk.add(*w);
-      }
-    }
-    if (const auto* mlp = std::get_if<MlpWeights>(&layer.feed_forward)) {
-      add_mlp(*mlp, cost.trunk);
-      continue;
-    }
-    const auto& moe = std::get<MoeLayerWeights>(layer.feed_forward);
-    for (const WeightView* w : {&moe.router, &moe.latent_down, &moe.latent_up}) cost.trunk.add(*w);
-    if (moe.shared_experts) add_mlp(*moe.shared_experts, cost.trunk);
-    StaticCost expert;
-    for (const WeightView* w : {&moe.experts[0].w1, &moe.experts[0].w3, &moe.experts[0].w2}) expert.add(*w);
-    cost.expert_bytes = expert.bytes;
-    cost.expert_flops = expert.flops;
-    cost.moe_layers += 1;
-  }
-  cost.trunk.add(model.weights().lm_head);
-  return cost;
-}
-
-// Read and write of the states, read of the latents.
-double cache_bytes(const LoadedModel& model, double depth) {
-  return 2.0 * static_cast<double>(model.cache_layout().state_bytes()) +
-         depth * static_cast<double>(model.cache_layout().latent_bytes_per_token());
-}
-
-// Of one layer, in a step of `rows` tokens, as expected: a token misses a given expert with probability 1 − k/E, and
-// tokens are taken as independent.
-double distinct_experts(const ModelConfig& config, double rows) {
-  if (config.num_experts == 0) return 0;
-  const auto experts = static_cast<double>(config.num_experts);
-  return experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_token) / experts, rows));
-}
 
 class Runner {
  public:
@@ -141,6 +75,7 @@ void fill_rates(BenchCase& result, std::vector<double> seconds) {
   const auto tokens = static_cast<double>(result.tokens * result.sequences);
   const size_t middle = seconds.size() / 2;
   const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
+  result.seconds = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   result.tok_s = tokens / median;
   result.min_tok_s = tokens / seconds.back();
   result.max_tok_s = tokens / seconds.front();
@@ -154,19 +89,32 @@ Result<double> timed(FunctionRef<Status()> work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// What the stream does between these two, of a model that has one.
+ExpertStoreStats stream_stats(const LoadedModel& model) {
+  return model.experts() != nullptr ? model.experts()->stats() : ExpertStoreStats{};
+}
+void count_stream(const LoadedModel& model, const ExpertStoreStats& before, BenchCase& result) {
+  if (model.experts() == nullptr) return;
+  if (!result.stream) result.stream.emplace();
+  *result.stream += model.experts()->stats() - before;
+}
+
 Result<BenchCase> prefill_case(LoadedModel& model, const BenchOptions& options) {
   BenchCase result;
   result.is_prefill = true;
   result.tokens = options.prompt_tokens;
-  result.bytes_per_token = prefill_bytes_per_token(model, options.prompt_tokens, options.prefill_chunk);
-  result.flops_per_token = prefill_flops_per_token(model, options.prompt_tokens, options.prefill_chunk);
+  const ModelCost cost = bench_cost(model);
+  result.bytes_per_token = prefill_bytes_per_token(cost, options.prompt_tokens, options.prefill_chunk);
+  result.flops_per_token = prefill_flops_per_token(cost, options.prompt_tokens, options.prefill_chunk);
   Runner runner(model, options.prefill_chunk);
   TANDEM_RETURN_IF_ERROR(runner.prefill(options.prompt_tokens, nullptr));  // warm: pages mapped, scratch grown
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeat; ++i) {
     runner.reset();
+    const ExpertStoreStats before = stream_stats(model);
     const Result<double> elapsed = timed([&] { return runner.prefill(options.prompt_tokens, &result.phases); });
     if (!elapsed.is_ok()) return elapsed.status();
+    count_stream(model, before, result);
     seconds.push_back(elapsed.value());
   }
   fill_rates(result, std::move(seconds));
@@ -179,8 +127,9 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
   result.depth = depth;
   result.sequences = sequences;
   const double mean_depth = static_cast<double>(depth) + static_cast<double>(options.decode_tokens) / 2;
-  result.bytes_per_token = decode_bytes_per_token(model, mean_depth, sequences);
-  result.flops_per_token = decode_flops_per_token(model, mean_depth);
+  const ModelCost cost = bench_cost(model);
+  result.bytes_per_token = decode_bytes_per_token(cost, mean_depth, sequences);
+  result.flops_per_token = decode_flops_per_token(cost, mean_depth);
   Runner runner(model, options.prefill_chunk, sequences);
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeat; ++i) {
@@ -191,8 +140,10 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
       runner.reset();
       TANDEM_RETURN_IF_ERROR(runner.prefill(depth, nullptr));
     }
+    const ExpertStoreStats before = stream_stats(model);
     const Result<double> elapsed = timed([&] { return runner.decode(options.decode_tokens, &result.phases); });
     if (!elapsed.is_ok()) return elapsed.status();
+    count_stream(model, before, result);
     seconds.push_back(elapsed.value());
   }
   fill_rates(result, std::move(seconds));
@@ -201,55 +152,41 @@ Result<BenchCase> decode_case(LoadedModel& model, const BenchOptions& options, i
 
 }  // namespace
 
-double decode_bytes_per_token(const LoadedModel& model, double depth, int64_t sequences) {
-  const ModelCost cost = model_cost(model);
+ModelCost bench_cost(const LoadedModel& model) {
+  return {.config = model.config(),
+          .weights = bound_weight_sizes(model.weights()),
+          .cache = model.cache_layout(),
+          .path = AttentionPath::kFast};
+}
+
+double decode_bytes_per_token(const ModelCost& cost, double depth, int64_t sequences) {
   const auto rows = static_cast<double>(sequences);
-  const double experts = distinct_experts(model.config(), rows);
-  return (cost.trunk.bytes + cost.moe_layers * experts * cost.expert_bytes) / rows + cache_bytes(model, depth);
+  return decode_cost(cost, depth, rows).bytes() / rows;
 }
 
-double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk) {
-  const ModelCost cost = model_cost(model);
-  const ModelConfig& config = model.config();
-  double total = 0;
-  for (int64_t done = 0; done < tokens; done += chunk) {
-    const auto rows = static_cast<double>(std::min(chunk, tokens - done));
-    total += cost.trunk.bytes + cost.moe_layers * distinct_experts(config, rows) * cost.expert_bytes +
-             cache_bytes(model, static_cast<double>(done));
-  }
-  return total / static_cast<double>(tokens);
+double decode_flops_per_token(const ModelCost& cost, double depth) { return decode_cost(cost, depth, 1).flops(); }
+
+double prefill_bytes_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk) {
+  const StepCost all = prefill_cost(cost, 0, tokens, chunk);
+  const int64_t other_steps = (tokens + chunk - 1) / chunk - 1;  // each asks for its last token's logits
+  return (all.bytes() + static_cast<double>(other_steps * cost.weights.head.bytes)) / static_cast<double>(tokens);
 }
 
-namespace {
-
-// Everything but the attention of MLA: matrices, experts, and 7 operations an element of the KDA states.
-double attention_free_flops(const LoadedModel& model) {
-  const ModelCost cost = model_cost(model);
-  const ModelConfig& config = model.config();
-  const double state = static_cast<double>(model.cache_layout().recurrent_elements());
-  return cost.trunk.flops + cost.moe_layers * static_cast<double>(config.num_experts_per_token) * cost.expert_flops +
-         7.0 * state * static_cast<double>(model.cache_layout().num_kda_layers());
+double prefill_flops_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk) {
+  const StepCost all = prefill_cost(cost, 0, tokens, chunk);
+  const double head = 2.0 * static_cast<double>(cost.weights.head.parameters);
+  return (all.flops() - all.head_flops) / static_cast<double>(tokens) + head;
 }
 
-double mla_heads(const LoadedModel& model) {  // over all layers
-  return static_cast<double>(model.config().num_attention_heads * model.cache_layout().num_mla_layers());
-}
-
-}  // namespace
-
-double decode_flops_per_token(const LoadedModel& model, double depth) {
-  const double pair = 2.0 * static_cast<double>(model.config().mla_latent_width() + model.config().kv_lora_rank);
-  return attention_free_flops(model) + depth * mla_heads(model) * pair;
-}
-
-double prefill_flops_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk) {
-  const ModelConfig& config = model.config();
-  const double pair = 2.0 * static_cast<double>(config.qk_head_dim() + config.v_head_dim);
-  const double rebuild = 2.0 * static_cast<double>(config.kv_lora_rank * (config.qk_nope_head_dim + config.v_head_dim));
-  double rebuilt = 0;  // tokens of earlier chunks, over all chunks
-  for (int64_t done = chunk; done < tokens; done += chunk) rebuilt += static_cast<double>(done);
-  const auto count = static_cast<double>(tokens);
-  return attention_free_flops(model) + mla_heads(model) * (pair * count / 2 + rebuild * rebuilt / count);
+double predicted_tok_s(const ModelCost& cost, const BenchCase& result, int64_t prefill_chunk, const Machine& machine) {
+  const SpeedModel speed{.machine = machine, .efficiency = cpu_efficiency(), .placement = {}};
+  const auto tokens = static_cast<double>(result.tokens);
+  const auto sequences = static_cast<double>(result.sequences);
+  const std::optional<PhaseTime> time =
+      result.is_prefill ? prefill_time(cost, speed, 0, result.tokens, prefill_chunk)
+                        : decode_time(cost, speed, static_cast<double>(result.depth) + tokens / 2, sequences);
+  if (!time || time->seconds <= 0) return 0;
+  return (result.is_prefill ? tokens : sequences) / time->seconds;
 }
 
 Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<void(const BenchCase&)> on_case) {

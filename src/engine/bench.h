@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/function_ref.h"
 #include "base/result.h"
+#include "cost/machine.h"
+#include "cost/step_cost.h"
 #include "engine/loaded_model.h"
 
 namespace tandem {
@@ -31,17 +34,21 @@ struct BenchCase {
   double flops_per_token = 0.0;
   double read_gb_s = 0.0;  // bytes_per_token · tok_s
   double gflop_s = 0.0;
-  PhaseTimes phases;  // of all repeats together
+  PhaseTimes phases;                       // of all repeats together
+  double seconds = 0.0;                    // likewise
+  std::optional<ExpertStoreStats> stream;  // likewise; where experts are streamed
 };
 
-// Bytes read and operations done for one token: of a decode step of `sequences` at `depth` tokens, and one token of a
-// prefill whose steps are `chunk` tokens (weights are read once a step; experts as many as are expected distinct).
-double decode_bytes_per_token(const LoadedModel& model, double depth, int64_t sequences = 1);
-double prefill_bytes_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk);
-// A (query, key) pair of MLA costs what its form computes: absorbed in decode, expanded in prefill, where the keys and
-// values of earlier chunks are rebuilt in every chunk.
-double decode_flops_per_token(const LoadedModel& model, double depth);
-double prefill_flops_per_token(const LoadedModel& model, int64_t tokens, int64_t chunk);
+// Bytes read and operations done for one token (cost/step_cost.h): of a decode step of `sequences` at `depth` tokens,
+// and of a prefill in steps of `chunk` tokens. Every prefilled token is counted with its logits.
+ModelCost bench_cost(const LoadedModel& model);
+double decode_bytes_per_token(const ModelCost& cost, double depth, int64_t sequences = 1);
+double decode_flops_per_token(const ModelCost& cost, double depth);
+double prefill_bytes_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk);
+double prefill_flops_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk);
+
+// Tokens a second that `tandem plan` predicts for the case on a machine with these ceilings; all weights in memory.
+double predicted_tok_s(const ModelCost& cost, const BenchCase& result, int64_t prefill_chunk, const Machine& machine);
 
 // Cases in order: prefill, then a decode for each depth and number of sequences. Random tokens from a fixed seed.
 Status run_bench(LoadedModel& model, const BenchOptions& options, FunctionRef<void(const BenchCase&)> on_case);

@@ -66,7 +66,7 @@ Result<std::span<const float>> Generator::step(std::span<const TokenId> tokens, 
                                     .logits = LogitsWanted::kLast,
                                     .captures = {}};
   const std::array<SequenceCacheView, 1> views = {cache_.view()};
-  const Result<MatrixView<float>> logits = model_.model().forward(model_.exec(), plan_, views);
+  const Result<MatrixView<float>> logits = model_.model().forward(model_.exec(), plan_, views, observer_);
   if (!logits.is_ok()) return logits.status();
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
   return std::span<const float>(logits.value().row(0), static_cast<size_t>(logits.value().shape[1]));
@@ -82,7 +82,7 @@ Result<GenerateResult> Generator::run(const GenerateRequest& request, FunctionRe
 
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  result.cached_tokens = reusable_prefix(request.prompt);
+  result.cached_tokens = request.reuse_cache ? reusable_prefix(request.prompt) : 0;
   if (result.cached_tokens == 0) forget();
   Result<std::span<const float>> logits = prefill(request, result.cached_tokens);
   Status status = logits.status();

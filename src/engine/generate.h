@@ -29,6 +29,9 @@ struct GenerateRequest {
   bool ignore_eos = false;  // stop tokens neither stop nor are left out
   std::vector<TokenId> stop_tokens;
   int64_t prefill_chunk = kDefaultPrefillChunk;
+  // False: the prompt is computed from its start. What the cache holds was partly decoded, and equals a prefill within
+  // rounding only (ADR 0002): with a chunk that is a multiple of 16 the result then depends on the request alone.
+  bool reuse_cache = true;
 };
 
 struct GenerateTimings {
@@ -48,6 +51,7 @@ struct GenerateResult {
 class Generator {
  public:
   explicit Generator(LoadedModel& model);
+  void set_observer(StepObserver* observer) { observer_ = observer; }  // of every step; may be null
 
   // on_token is called for every generated token as it is chosen; returning false stops the generation.
   // kInvalidArgument for an empty or too long prompt and for ids outside the vocabulary; kNonFinite when the logits
@@ -67,6 +71,7 @@ class Generator {
   Result<std::span<const float>> step(std::span<const TokenId> tokens, StepMode mode);
 
   LoadedModel& model_;
+  StepObserver* observer_ = nullptr;
   SequenceCache cache_;
   std::vector<TokenId> cached_;  // the tokens that cache_ holds
   int64_t reserved_tokens_ = 0;  // room in cache_

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/cat.h"
+#include "base/thread_placement.h"
 #include "engine/memory_info.h"
 
 namespace tandem {
@@ -27,7 +28,8 @@ LoadedModel::LoadedModel(std::string dir, ModelConfig config, Checkpoint checkpo
       config_(std::move(config)),
       checkpoint_(std::move(checkpoint)),
       kernels_(kernels),
-      pool_(options.num_threads),
+      cpus_(options.cpus),
+      pool_(options.num_threads, options.cpus),
       exec_{pool_, arena_, kernels_} {}
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_dir, const LoadOptions& options) {
@@ -46,21 +48,63 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
   return loaded;
 }
 
-Status LoadedModel::bind(const LoadOptions& options) {
-  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_);
+Status LoadedModel::place_weights(const LoadOptions& options) {
+  if (options.weights == WeightPlacement::kMapped) return Status::ok();
+  const bool must = options.weights == WeightPlacement::kResident;
+  const int64_t available = available_memory_bytes();  // 0: unknown
+  for (const bool experts : {true, false}) {
+    const ResidentOptions what{.experts = experts};
+    const auto needed = static_cast<int64_t>(ResidentWeights::bytes_needed(weights_, what));
+    if (must && available > 0 && needed > available) {
+      return Status::exhausted(cat(dir_, ": resident weights need ", needed, " bytes of memory, ", available,
+                                   " are available; mapped weights need none of their own"));
+    }
+    if (!must && needed > available - available / 10) continue;
+    Result<ResidentWeights> resident = ResidentWeights::place(checkpoint_, what, pool_, weights_);
+    if (resident.is_ok()) {
+      resident_ = std::move(resident).value();
+      return Status::ok();
+    }
+    if (must) return resident.status();
+  }
+  return Status::ok();
+}
+
+void LoadedModel::bind_engine_thread() const {
+  if (!cpus_.empty()) bind_this_thread(cpus_.front());
+}
+
+// Everything where it lies, or within a budget what stays and what is streamed.
+Status LoadedModel::bind_weights(const LoadOptions& options) {
+  const bool may_stream = may_not_fit(checkpoint_, options.memory);
+  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_, {.streamed_experts = may_stream});
   if (!weights.is_ok()) return weights.status();
   weights_ = std::move(weights).value();
+  if (may_stream) {
+    Result<std::unique_ptr<StreamedWeights>> streamed =
+        StreamedWeights::fit({checkpoint_, config_, cache_layout_, arena_}, weights_, options.memory);
+    if (!streamed.is_ok()) return streamed.status();
+    streamed_ = std::move(streamed).value();
+  }
+  if (may_stream && streamed_ == nullptr) {
+    Result<ModelWeights> resident = bind_model_weights(checkpoint_, config_);
+    if (!resident.is_ok()) return resident.status();
+    weights_ = std::move(resident).value();
+  }
   for (const LayerWeights& layer : weights_.layers) {
     if (const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward)) {
       TANDEM_RETURN_IF_ERROR(
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
+  return streamed_ == nullptr ? place_weights(options) : Status::ok();
+}
+
+Status LoadedModel::bind(const LoadOptions& options) {
+  cache_layout_ = make_cache_layout(config_, options.cache_dtype);
   Result<GenerationConfig> generation = load_generation_config(dir_);
   if (!generation.is_ok()) return generation.status();
   generation_config_ = std::move(generation).value();
-  model_.emplace(config_, weights_, options.model);
-  cache_layout_ = make_cache_layout(config_, options.cache_dtype);
   context_limit_ = context_limit_of(config_, cache_layout_, options.context);
   // A model without (or with a broken) tokenizer still runs on token ids: the fault is kept for whoever needs text.
   Result<Tokenizer> tokenizer = Tokenizer::load(dir_, config_.vocab_size);
@@ -69,6 +113,9 @@ Status LoadedModel::bind(const LoadOptions& options) {
   } else {
     tokenizer_status_ = tokenizer.status();
   }
+  // Last: what the process holds without weights is known by now.
+  TANDEM_RETURN_IF_ERROR(bind_weights(options));
+  model_.emplace(config_, weights_, options.model, experts(), streamed_ != nullptr ? streamed_->trunk() : nullptr);
   return Status::ok();
 }
 

@@ -1,8 +1,11 @@
 #include "engine/memory_info.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -89,6 +92,20 @@ int64_t available_memory_bytes() {
   const std::optional<int64_t> room = cgroup_room_bytes(std::string(kCgroupRoot), read_cgroup_membership());
   if (!room) return available;
   return available == 0 ? *room : std::min(available, *room);
+}
+
+int64_t resident_bytes() {
+  // Asked at every step of a streamed model: no stream of the library, which allocates.
+  const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[128];
+  const ssize_t length = ::read(fd, text, sizeof(text) - 1);
+  ::close(fd);
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  char* end = nullptr;
+  (void)std::strtoll(text, &end, 10);  // address space
+  return std::strtoll(end, nullptr, 10) * sysconf(_SC_PAGESIZE);
 }
 
 int64_t peak_resident_bytes() {

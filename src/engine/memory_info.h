@@ -10,6 +10,7 @@ namespace tandem {
 int64_t total_memory_bytes();  // of the machine; 0 when unknown
 // What this process may still take: MemAvailable, and not more than any control group above it leaves; 0 when unknown.
 int64_t available_memory_bytes();
+int64_t resident_bytes();       // of this process; 0 when unknown
 int64_t peak_resident_bytes();  // of this process
 
 // The least room that the control groups of `membership` (the text of /proc/self/cgroup) leave under `root`

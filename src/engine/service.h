@@ -106,6 +106,13 @@ struct EngineMetrics {
   int64_t verify_failed = 0;
   double verify_seconds = 0;
   double compute_seconds = 0;
+  // Streamed experts; all 0 where every expert is in memory.
+  int64_t expert_slots = 0;
+  int64_t expert_hits = 0;
+  int64_t expert_ahead = 0;  // being read when they were asked for
+  int64_t expert_misses = 0;
+  int64_t expert_bytes_read = 0;
+  double expert_stall_seconds = 0;
 };
 
 struct EngineHealth {

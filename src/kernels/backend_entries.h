@@ -20,6 +20,7 @@
   void kda_gate(const ExecContext&, const KdaGateArgs&);              \
   void kda_recurrent(const ExecContext&, const KdaArgs&);             \
   void kda_chunked(const ExecContext&, const KdaArgs&);               \
+  void kda_decode(const ExecContext&, const KdaDecodeArgs&);          \
   void mla_expanded(const ExecContext&, const MlaArgs&);              \
   void mla_absorbed(const ExecContext&, const MlaArgs&);              \
   void embedding(const ExecContext&, const EmbeddingArgs&);           \

@@ -4,11 +4,11 @@
 #include "kernels/backend_entries.h"
 
 // Operators whose entries exist in every backend; router_select is the one that has only a reference.
-#define TANDEM_FOR_EACH_OPERATOR(visit)                                                                                \
-  visit(linear) visit(rms_norm) visit(rms_norm_gated) visit(l2_norm) visit(attn_res_mix) visit(gated_act)              \
-      visit(moe_experts) visit(short_conv) visit(kda_gate) visit(kda_recurrent) visit(kda_chunked) visit(mla_expanded) \
-          visit(mla_absorbed) visit(embedding) visit(add) visit(sigmoid_gate) visit(sigmoid_inplace)                   \
-              visit(round_to_bf16)
+#define TANDEM_FOR_EACH_OPERATOR(visit)                                                                              \
+  visit(linear) visit(rms_norm) visit(rms_norm_gated) visit(l2_norm) visit(attn_res_mix) visit(gated_act)            \
+      visit(moe_experts) visit(short_conv) visit(kda_gate) visit(kda_recurrent) visit(kda_chunked) visit(kda_decode) \
+          visit(mla_expanded) visit(mla_absorbed) visit(embedding) visit(add) visit(sigmoid_gate)                    \
+              visit(sigmoid_inplace) visit(round_to_bf16)
 
 namespace tandem {
 namespace {

@@ -15,6 +15,7 @@
 #include "kernels/attn_res/attn_res.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/kda/kda.h"
+#include "kernels/kda/kda_decode.h"
 #include "kernels/kda/short_conv.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mla/mla.h"
@@ -50,6 +51,7 @@ struct KernelTable {
   void (*kda_gate)(const ExecContext&, const KdaGateArgs&) = nullptr;
   void (*kda_recurrent)(const ExecContext&, const KdaArgs&) = nullptr;
   void (*kda_chunked)(const ExecContext&, const KdaArgs&) = nullptr;
+  void (*kda_decode)(const ExecContext&, const KdaDecodeArgs&) = nullptr;
   void (*mla_expanded)(const ExecContext&, const MlaArgs&) = nullptr;
   void (*mla_absorbed)(const ExecContext&, const MlaArgs&) = nullptr;
   void (*embedding)(const ExecContext&, const EmbeddingArgs&) = nullptr;

@@ -12,6 +12,8 @@
 #include "cache/layer_cache.h"
 #include "config/model_config.h"
 #include "kernels/exec_context.h"
+#include "model/expert_source.h"
+#include "model/layer_source.h"
 #include "model/model_options.h"
 #include "model/observer.h"
 #include "model/phase_times.h"
@@ -21,6 +23,8 @@
 
 namespace tandem {
 
+class ResidualStream;
+
 // What one step reads: shared by the layers.
 struct StepContext {
   const ExecContext& exec;
@@ -28,14 +32,17 @@ struct StepContext {
   const ModelOptions& options;
   const StepPlan& plan;
   std::span<const SequenceCacheView> caches;
+  ExpertSource* experts = nullptr;   // null: all routed experts are in memory
   StepObserver* observer = nullptr;  // may be null
   PhaseTimes* times = nullptr;       // may be null
+  int64_t num_rows = 0;              // of the activations: the plan's, or behind the last attention its wanted rows
 };
 
 class Model {
  public:
-  // Borrows both; they outlive the model.
-  Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options);
+  // Borrows all; they outlive the model. Without sources the weights are read where they lie.
+  Model(const ModelConfig& config, const ModelWeights& weights, ModelOptions options, ExpertSource* experts = nullptr,
+        LayerSource* layers = nullptr);
 
   // Resets ctx.arena, runs the plan and returns the logits of the wanted rows, in plan order: [rows, vocab] in the
   // arena, valid until its next reset. kInvalidArgument for tokens outside the vocabulary or an inconsistent plan,
@@ -49,10 +56,14 @@ class Model {
 
  private:
   Result<MatrixView<float>> run(const StepContext& step) const;
+  // Logits of the wanted rows; `only_wanted`: the stream has kept no others.
+  Result<MatrixView<float>> head(const StepContext& step, ResidualStream& residual, bool only_wanted) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
   ModelOptions options_;
+  ExpertSource* experts_;
+  LayerSource* layers_;
 };
 
 }  // namespace tandem

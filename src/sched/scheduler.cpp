@@ -53,6 +53,8 @@ void erase_from(std::vector<Sequence*>& list, const Sequence* s) {
 
 }  // namespace
 
+std::vector<CostClass> default_cost_classes() { return {{2048, 0.4}, {32768, 0.3}, {262144, 0.2}, {INT64_MAX, 0.1}}; }
+
 Scheduler::Impl::Impl(const SchedulerOptions& wanted, SequenceMemory& sequence_memory)
     : options(make_consistent(wanted)),
       memory(sequence_memory),
@@ -81,7 +83,7 @@ Sequence& Scheduler::Impl::at(SeqId id) const {
 }
 
 int64_t Scheduler::Impl::hit_tokens(const Sequence& s) const {
-  return s.share_prefix ? memory.match(s.tokens, s.scope).hit_tokens : 0;
+  return s.share_prefix ? memory.match(prefill_tokens(s), s.scope).hit_tokens : 0;
 }
 
 void Scheduler::Impl::start_waiting(Sequence& s) {
@@ -148,6 +150,7 @@ Status Scheduler::add(NewSequence sequence) {
   auto s = std::make_unique<Sequence>();
   s->id = sequence.id;
   s->tokens = std::move(sequence.tokens);
+  s->prompt_tokens = prompt;
   s->tokens.reserve(prompt + std::min(new_tokens, kMostReservedTokens));
   s->scope = std::move(sequence.scope);
   s->share_prefix = sequence.share_prefix;

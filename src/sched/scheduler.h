@@ -33,6 +33,8 @@ struct CostClass {
   double share = 0;  // of prefill tokens and of blocks, in parts of the sum of all; unused share is lent
 };
 
+std::vector<CostClass> default_cost_classes();
+
 struct SchedulerOptions {
   int64_t max_running = 64;    // sequences; so many less that a step has room for one grid beside their decodes
   int64_t max_waiting = 1024;  // requests; more are refused
@@ -43,7 +45,10 @@ struct SchedulerOptions {
   double low_utilisation = 0.80;
   double aging_seconds = 5;  // waiting this long is worth one level of priority
   double swap_bytes_per_second = 4e9;
-  std::vector<CostClass> classes = {{2048, 0.4}, {32768, 0.3}, {262144, 0.2}, {INT64_MAX, 0.1}};
+  // A sequence computed again takes its prompt as a prompt and its generated tokens as decodes, and matches with its
+  // prompt alone: its numbers are those of the first time, bit for bit. Else all of it is one prefill, which is faster.
+  bool replay_generated = false;
+  std::vector<CostClass> classes = default_cost_classes();
 };
 
 struct NewSequence {
@@ -58,7 +63,7 @@ struct NewSequence {
 
 struct ScheduledRows {
   SeqId id;
-  StepMode mode = StepMode::kPrefill;  // kDecode: all known tokens but the last are computed
+  StepMode mode = StepMode::kPrefill;  // kDecode: all known tokens but the last are computed, or it is replayed
   int64_t begin = 0;                   // position of the first row
   int64_t num_tokens = 0;
   bool is_last = false;  // the last known token is among them: logits are wanted

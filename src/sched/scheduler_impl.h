@@ -44,6 +44,9 @@ struct Scheduler::Impl {
   bool admit(Sequence& s);
   void plan_prefill(Sequence& s);
   int64_t end_of_next_chunk(const Sequence& s, int64_t begin) const;
+  int64_t known_for_chunk(const Sequence& s, int64_t begin) const;
+  bool is_replay(const Sequence& s, int64_t begin) const;            // rows from there on were decodes before
+  std::span<const TokenId> prefill_tokens(const Sequence& s) const;  // that a prefill may compute or take from others
   bool has_room_beside_running(int64_t blocks) const;
   void schedule(Sequence& s, int64_t num_tokens);
 

@@ -48,8 +48,8 @@ void Scheduler::Impl::begin_plan() {
 }
 
 void Scheduler::Impl::schedule(Sequence& s, int64_t num_tokens) {
-  const bool is_decode = s.is_decode();
   const int64_t begin = s.num_computed_tokens;
+  const bool is_decode = s.is_decode() || is_replay(s, begin);
   step.rows.push_back({s.id, is_decode ? StepMode::kDecode : StepMode::kPrefill, begin, num_tokens,
                        begin + num_tokens == s.num_tokens()});
   const StepTime::Work added = chunk_work(begin, begin + num_tokens);
@@ -168,13 +168,28 @@ void Scheduler::Impl::plan_prefills() {
   }
 }
 
+bool Scheduler::Impl::is_replay(const Sequence& s, int64_t begin) const {
+  return options.replay_generated && begin >= s.prompt_tokens;
+}
+
+std::span<const TokenId> Scheduler::Impl::prefill_tokens(const Sequence& s) const {
+  const std::span<const TokenId> known(s.tokens);
+  return options.replay_generated ? known.first(static_cast<size_t>(s.prompt_tokens)) : known;
+}
+
+// Where a chunk from `begin` on ends at the latest: a prompt's last chunk leaves what was generated to the next one.
+int64_t Scheduler::Impl::known_for_chunk(const Sequence& s, int64_t begin) const {
+  return is_replay(s, begin) ? s.num_tokens() : static_cast<int64_t>(prefill_tokens(s).size());
+}
+
 // `begin` when it cannot have rows in this step.
 int64_t Scheduler::Impl::end_of_next_chunk(const Sequence& s, int64_t begin) const {
   const int64_t rows_left = options.token_budget - num_rows;
-  if (!has_decodes || options.step_seconds <= 0) return chunk_end(begin, s.num_tokens(), rows_left, options.chunk_grid);
+  const int64_t known = known_for_chunk(s, begin);
+  if (!has_decodes || options.step_seconds <= 0) return chunk_end(begin, known, rows_left, options.chunk_grid);
   int64_t rows = rows_within(step_time, work, begin, rows_left, options.step_seconds);
   if (!has_prefills) rows = std::max(rows, std::min(rows_left, options.chunk_grid));
-  return chunk_end(begin, s.num_tokens(), rows, options.chunk_grid);
+  return chunk_end(begin, known, rows, options.chunk_grid);
 }
 
 bool Scheduler::Impl::admit(Sequence& s) {
@@ -182,10 +197,11 @@ bool Scheduler::Impl::admit(Sequence& s) {
   const int64_t hit = std::min(s.expected_hit, s.num_tokens() - 1);
   const int64_t end = end_of_next_chunk(s, hit);
   if (end <= hit || !has_room_beside_running(memory.blocks_needed(end, hit))) return false;
-  auto match = memory.admit(s.id, s.tokens, s.scope, end - hit, s.share_prefix);
+  const std::span<const TokenId> prompt = prefill_tokens(s);
+  auto match = memory.admit(s.id, prompt, s.scope, end - hit, s.share_prefix);
   if (!match && running.empty() && s.share_prefix) {
     // Alone, and the hit it stands on together with its own copy is more than the pool holds: without the hit it fits.
-    match = memory.admit(s.id, s.tokens, s.scope, std::min(end - hit, options.chunk_grid), false);
+    match = memory.admit(s.id, prompt, s.scope, std::min(end - hit, options.chunk_grid), false);
   }
   if (!match) {
     refusal = Refusal{num_plans, memory.blocks_available(), static_cast<int64_t>(running.size())};
@@ -208,7 +224,7 @@ void Scheduler::Impl::plan_prefill(Sequence& s) {
   while (!memory.prepare_step(s.id, end - begin)) {
     // Fewer rows may have room: half of them, or one grid step.
     const int64_t fewer = std::max((end - begin) / 2, std::min(options.chunk_grid, end - begin - 1));
-    end = chunk_end(begin, s.num_tokens(), fewer, options.chunk_grid);
+    end = chunk_end(begin, known_for_chunk(s, begin), fewer, options.chunk_grid);
     if (end <= begin) {
       is_prefill_blocked = true;
       return;

@@ -18,6 +18,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // known: prompt and generated
   CacheScope scope;
   bool share_prefix = true;
+  int64_t prompt_tokens = 0;
   int64_t max_new_tokens = 0;
   std::optional<int64_t> cost_class;  // known since it first waited
   int32_t priority = 0;

@@ -207,7 +207,7 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequestReader& reader) {
   exchange_->attach(
       [this] {
         if (auto self = weak_from_this().lock()) {
-          asio::post(thread_.io, [self = std::move(self)] { self->event_.cancel(); });
+          asio::post(thread_.io, [self = std::move(self)] { self->on_wake(); });
         }
       },
       [fd = socket_.native_handle()](std::string_view bytes) {
@@ -248,6 +248,15 @@ asio::awaitable<bool> HttpConnection::send_answer(HttpExchangeState& exchange) {
     if (pulled.is_finished) co_return !pulled.must_close;
     if (pulled.bytes.empty()) co_await wait_for_event();
   }
+}
+
+// The exchange has news. A send that waits for a client whose exchange was aborted ends here, not at its deadline.
+void HttpConnection::on_wake() {
+  event_.cancel();
+  if (!exchange_ || !exchange_->is_aborted()) return;
+  is_broken_ = true;
+  error_code ignored;
+  socket_.cancel(ignored);
 }
 
 // Notices, beside the coroutine, that the client goes; keeps what it sends ahead.

@@ -80,6 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void close();
   Received receive();
+  void on_wake();
   void watch();
   void on_readable();
   void poll_later();

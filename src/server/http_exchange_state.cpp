@@ -88,6 +88,7 @@ HttpExchangeState::Callback HttpExchangeState::append_locked(std::string_view da
   if (unsent_bytes_ > setup_.max_unsent_bytes) {
     is_aborted_ = true;
     pending_ = {};
+    is_woken_ = false;  // an earlier wake waits for the send that this one has to end
     gone = go_locked();
   }
   wake_locked();
@@ -161,6 +162,11 @@ HttpExchangeState::Pulled HttpExchangeState::pull() {
 void HttpExchangeState::sent(int64_t bytes) {
   const std::lock_guard lock(mu_);
   unsent_bytes_ -= bytes;
+}
+
+bool HttpExchangeState::is_aborted() const {
+  const std::lock_guard lock(mu_);
+  return is_aborted_;
 }
 
 int HttpExchangeState::status() const {

@@ -56,6 +56,7 @@ class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState>
   };
   Pulled pull();
   void sent(int64_t bytes);  // of those pulled
+  bool is_aborted() const;   // as Pulled says: a send under way need not go on
   int status() const;        // 0: none yet
   int64_t directly_sent_bytes() const;
 

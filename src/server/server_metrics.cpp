@@ -141,6 +141,13 @@ struct ServerMetrics::Impl {
   Counter& verify_failed = counter("tandem:verify_total", verify_help, {{"result", "failed"}});
   Counter& verify_seconds = counter("tandem:verify_seconds_total", "Compute spent on verifying.");
   Counter& compute_seconds = counter("tandem:compute_seconds_total", "Compute spent on steps.");
+  static constexpr const char* experts_help = "Experts that steps asked for, of a model that streams them from disk.";
+  Gauge& expert_slots = gauge("tandem:expert_slots", "Streamed experts that memory holds at most.");
+  Counter& expert_hits = counter("tandem:experts_total", experts_help, {{"result", "hit"}});
+  Counter& expert_ahead = counter("tandem:experts_total", experts_help, {{"result", "ahead"}});
+  Counter& expert_misses = counter("tandem:experts_total", experts_help, {{"result", "miss"}});
+  Counter& expert_bytes = counter("tandem:expert_read_bytes_total", "Read from disk for streamed experts.");
+  Counter& expert_stalls = counter("tandem:expert_stall_seconds_total", "Waited for reads of streamed experts.");
 
   prometheus::Family<Gauge>& resident = prometheus::BuildGauge()
                                             .Name("tandem:resident_bytes")
@@ -213,6 +220,12 @@ void ServerMetrics::Impl::read_verification(const EngineMetrics& engine) {
   raise(verify_failed, engine.verify_failed);
   raise(verify_seconds, engine.verify_seconds);
   raise(compute_seconds, engine.compute_seconds);
+  set(expert_slots, engine.expert_slots);
+  raise(expert_hits, engine.expert_hits);
+  raise(expert_ahead, engine.expert_ahead);
+  raise(expert_misses, engine.expert_misses);
+  raise(expert_bytes, engine.expert_bytes_read);
+  raise(expert_stalls, engine.expert_stall_seconds);
 }
 
 void ServerMetrics::Impl::read_resident(const EngineMetrics& engine) {

@@ -61,7 +61,8 @@ using ReadFaults = std::function<ReadFault(const ReadAttempt&)>;
 struct DirectReaderOptions {
   enum class Backend { kBest, kThreads };
   Backend backend = Backend::kBest;
-  unsigned queue_depth = 32;  // on each drive
+  unsigned queue_depth = 32;  // reads in flight on each drive
+  unsigned ahead_depth = 32;  // and how many of them one that is not urgent may meet, itself included
   double stall_seconds = 30.0;
   ReadFaults faults;  // empty: none
 };
@@ -86,13 +87,18 @@ class DirectReader {
   uint64_t file_bytes(uint32_t file) const { return files_[file].size_bytes; }
   int64_t num_drives() const { return static_cast<int64_t>(drives_.size()); }
   bool bypasses_page_cache() const;
+  const DirectReaderOptions& options() const { return options_; }
+  std::vector<std::string> paths() const;
   // "io_uring, O_DIRECT, 2 drives"; "threads (io_uring: Operation not permitted), page cache".
   std::string description() const;
 
-  // Queues the request behind the others of its kind; urgent ones are read first. Never blocks.
+  // Queues the request behind the others of its kind; urgent ones are read first, and a drive that has `ahead_depth`
+  // reads in flight gets no other. Never blocks.
   void submit(const ReadRequest& request, bool urgent = true);
   // A request that is queued as not urgent becomes urgent. Nothing when it is under way or done.
   void promote(uint64_t tag);
+  // Takes back a request that is queued and not urgent: it never completes. False when it is under way, done or urgent.
+  bool cancel(uint64_t tag);
   int64_t num_pending() const { return pending_; }
 
   // Appends what has completed; wait() returns with at least one when anything is pending. Their number.
@@ -127,6 +133,8 @@ class DirectReader {
   void handle_result(uint32_t id, int64_t result, std::vector<ReadCompletion>& done);
   void complete(uint32_t id, Status status, std::vector<ReadCompletion>& done);
   void release(uint32_t id);
+  void release_late(uint32_t id);
+  void release_ignored();
   void find_stalled(std::vector<ReadCompletion>& done);
   void fail_queued(std::vector<ReadCompletion>& done);
   int64_t inject_fault(const Flight& flight, int64_t result, bool& ignored);
@@ -143,7 +151,8 @@ class DirectReader {
   std::vector<uint32_t> free_flights_;
   std::vector<std::pair<uint32_t, int64_t>> results_;  // scratch of collect()
   int64_t pending_ = 0;
-  int64_t live_ = 0;  // flights that have not been reported
+  int64_t live_ = 0;       // flights that have not been reported
+  int64_t abandoned_ = 0;  // flights that were reported as stalled and may still be answered
   int64_t attempts_ = 0;
   Clock::time_point busy_since_;
   Stats stats_;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -39,6 +40,7 @@ struct Checkpoint::Impl {
   Mode mode = Mode::kMap;
   std::vector<Shard> shards;
   std::unordered_map<std::string, uint32_t> shard_by_name;
+  std::vector<uint32_t> by_address;  // shards in the order of their mapped addresses; kMap only
   TensorTable tensors;
   uint64_t total_bytes = 0;
 
@@ -57,6 +59,13 @@ struct Checkpoint::Impl {
     shards.push_back({});
     shards.back().name = name;
     shard_by_name.emplace(name, id);
+  }
+
+  void sort_by_address() {
+    for (uint32_t s = 0; s < shards.size(); ++s) by_address.push_back(s);
+    std::sort(by_address.begin(), by_address.end(), [this](uint32_t a, uint32_t b) {
+      return std::less<>()(shards[a].file.bytes().data(), shards[b].file.bytes().data());
+    });
   }
 
   Status load();
@@ -241,6 +250,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir, Mode mode) {
   impl->dir = model_dir;
   impl->mode = mode;
   TANDEM_RETURN_IF_ERROR(impl->load());
+  if (mode == Mode::kMap) impl->sort_by_address();
   return Checkpoint(std::move(impl));
 }
 
@@ -260,6 +270,29 @@ std::span<const std::byte> Checkpoint::data(const TensorEntry& entry) const {
 
 int64_t Checkpoint::num_shards() const { return static_cast<int64_t>(impl_->shards.size()); }
 std::string_view Checkpoint::shard_name(uint32_t shard) const { return impl_->shards[shard].name; }
+std::string Checkpoint::shard_path(uint32_t shard) const { return impl_->path(impl_->shards[shard].name); }
+
+std::optional<Checkpoint::FilePlace> Checkpoint::place_of(const void* mapped) const {
+  TANDEM_CHECK(impl_->mode == Mode::kMap, "a checkpoint opened for its headers has no data");
+  const auto* address = static_cast<const std::byte*>(mapped);
+  // The last shard that begins at or below the address.
+  const auto above = std::upper_bound(impl_->by_address.begin(), impl_->by_address.end(), address,
+                                      [this](const std::byte* at, uint32_t shard) {
+                                        return std::less<>()(at, impl_->shards[shard].file.bytes().data());
+                                      });
+  if (above == impl_->by_address.begin()) return std::nullopt;
+  const uint32_t shard = *(above - 1);
+  const std::span<const std::byte> bytes = impl_->shards[shard].file.bytes();
+  const auto offset = static_cast<uint64_t>(address - bytes.data());
+  if (offset >= bytes.size()) return std::nullopt;
+  return FilePlace{shard, offset};
+}
+
+void Checkpoint::drop_pages(std::span<const std::byte> mapped) const {
+  const std::optional<FilePlace> place = place_of(mapped.data());
+  if (place) impl_->shards[place->shard].file.drop_pages(place->offset, mapped.size());
+}
+
 uint64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
 uint64_t Checkpoint::table_bytes() const { return impl_->tensors.used_bytes(); }
 const std::string& Checkpoint::dir() const { return impl_->dir; }

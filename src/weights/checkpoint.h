@@ -38,6 +38,16 @@ class Checkpoint {
   std::span<const std::byte> data(const TensorEntry& entry) const;
   int64_t num_shards() const;
   std::string_view shard_name(uint32_t shard) const;
+  std::string shard_path(uint32_t shard) const;
+  // Where mapped bytes lie on disk; nothing for an address outside the shards. kMap only.
+  struct FilePlace {
+    uint32_t shard = 0;
+    uint64_t offset = 0;  // from the beginning of the file
+  };
+  std::optional<FilePlace> place_of(const void* mapped) const;
+  // The pages under these bytes may leave memory; reading them again reads the file again. Bytes that lie in no shard
+  // are left alone. kMap only.
+  void drop_pages(std::span<const std::byte> mapped) const;
   uint64_t total_bytes() const;  // tensor bytes over all shards
   uint64_t table_bytes() const;  // memory of the names, shapes and places
   const std::string& dir() const;

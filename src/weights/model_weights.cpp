@@ -40,7 +40,8 @@ WeightFormat format_of(DType dtype) {
 // Puts each stored tensor where its role says.
 class Binder {
  public:
-  Binder(const Checkpoint& checkpoint, const ModelConfig& config) : checkpoint_(checkpoint), config_(config) {
+  Binder(const Checkpoint& checkpoint, const ModelConfig& config, const BindOptions& options)
+      : checkpoint_(checkpoint), config_(config), options_(options) {
     weights_.layers.resize(static_cast<size_t>(config.num_hidden_layers));
     for (size_t l = 0; l < weights_.layers.size(); ++l) {
       LayerWeights& layer = weights_.layers[l];
@@ -54,7 +55,7 @@ class Binder {
   }
 
   void bind(const ExpectedTensor& expected, const StoredTensor& stored, std::vector<std::string>& misshapen) {
-    if (stored.scale.has_value() && scanned_scale_bytes_ <= kMaxScannedScaleBytes) {
+    if (stored.scale.has_value() && !is_streamed(expected) && scanned_scale_bytes_ <= kMaxScannedScaleBytes) {
       scanned_scale_bytes_ += stored.scale->num_bytes;
       scales_.push_back(*stored.scale);
     }
@@ -89,6 +90,9 @@ class Binder {
   }
 
  private:
+  bool is_streamed(const ExpectedTensor& expected) const {
+    return options_.streamed_experts && expected.group == TensorGroup::kRoutedExpert;
+  }
   LayerWeights& layer_of(const ExpectedTensor& expected) {
     return weights_.layers[static_cast<size_t>(expected.layer)];
   }
@@ -197,7 +201,7 @@ class Binder {
     }
     view.format = format_of(stored.weight.dtype);
     const auto alignment = static_cast<uintptr_t>(dtype_size(stored.weight.dtype));
-    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment != 0) {
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment != 0 && !is_streamed(expected)) {
       auto copy = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
       std::memcpy(copy.get(), bytes.data(), bytes.size());
       view.data = copy.get();
@@ -231,6 +235,7 @@ class Binder {
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;
+  const BindOptions options_;
   ModelWeights weights_;
   std::vector<TensorEntry> scales_;
   uint64_t scanned_scale_bytes_ = 0;
@@ -238,8 +243,9 @@ class Binder {
 
 }  // namespace
 
-Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
-  Binder binder(checkpoint, config);
+Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                        const BindOptions& options) {
+  Binder binder(checkpoint, config, options);
   CheckpointReport report =
       check_checkpoint(checkpoint, config,
                        [&binder](const ExpectedTensor& expected, const StoredTensor& stored,

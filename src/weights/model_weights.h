@@ -81,6 +81,13 @@ struct ModelWeights {
 // Every missing, mis-shaped or unknown tensor in one Status (weights/checkpoint_check.h). The checkpoint is open in
 // Mode::kMap. Read at load: the small vectors, A_log's padding (exactly zero), and the MXFP4 scales (255 is NaN) as
 // long as all of them together are below 256 MiB; larger models find such a scale as a non-finite result.
-Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+struct BindOptions {
+  // The experts' views only say where they lie on disk: a stream (stream/expert_store.h) reads them into memory of its
+  // own. No byte of them is touched, so that no page of theirs enters memory: their scales are checked as they are
+  // read, and a view may be at an address that its element type does not allow.
+  bool streamed_experts = false;
+};
+Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                        const BindOptions& options = {});
 
 }  // namespace tandem

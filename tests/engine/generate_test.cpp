@@ -156,6 +156,21 @@ TEST_P(GenerateTest, ContinuingFromTheCacheEqualsAColdStart) {
   EXPECT_EQ(continued.value().tokens, fresh.value().tokens);
 }
 
+TEST_P(GenerateTest, ARequestMayRefuseTheCache) {
+  const auto model = load(dir());
+  Generator generator(*model);
+  const auto first = run(generator, greedy(prompt_, 8));
+  ASSERT_TRUE(first.is_ok());
+  GenerateRequest next = greedy(joined(joined(prompt_, first.value().tokens), ids({7})), 16);
+  next.reuse_cache = false;
+  const auto again = run(generator, next);
+  Generator cold(*model);
+  const auto fresh = run(cold, next);
+  ASSERT_TRUE(again.is_ok() && fresh.is_ok());
+  EXPECT_EQ(again.value().cached_tokens, 0);
+  EXPECT_EQ(again.value().tokens, fresh.value().tokens);
+}
+
 TEST_P(GenerateTest, AnotherPromptStartsFromAnEmptyCache) {
   const auto model = load(dir());
   Generator generator(*model);

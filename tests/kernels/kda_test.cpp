@@ -186,6 +186,20 @@ TEST(Kda, ChunkedIsBitwiseTheSameForSplitsAtChunkBoundaries) {
   });
 }
 
+// One head on many threads is cut into blocks of columns; 150 rows are more than the chunks prepared at once.
+TEST(Kda, ThreadsDoNotChangeABit) {
+  for_each_backend([](BackendFixture& backend) {
+    for (const int64_t V : {1, 40, 96, 129}) {
+      for (const int64_t T : {33, 150}) {
+        SCOPED_TRACE(::testing::Message() << "T " << T << " V " << V);
+        const KdaCase c = random_kda_case(T, 1, 20, V, static_cast<uint32_t>(V));
+        BackendFixture seven(backend.backend(), 7), one(backend.backend(), 1);
+        for (const KdaFunction op : kForms) expect_same_bits(run_kda(seven.ctx(), op, c), run_kda(one.ctx(), op, c));
+      }
+    }
+  });
+}
+
 TEST(Kda, PrefillEqualsTokenByTokenForRandomSplits) {
   for_each_backend([](BackendFixture& backend) {
     for (uint32_t seed = 0; seed < 6; ++seed) {

@@ -144,6 +144,23 @@ TEST(WarmCalls, KdaOperatorsTakeNothingFromTheHeap) {
       args.out = heads_of<float>(out.view(), kHeads);
       expect_no_heap("kda_recurrent", [&] { return kda_recurrent(ctx, args); });
       expect_no_heap("kda_chunked", [&] { return kda_chunked(ctx, args); });
+      Matrix packed_history(kTaps - 1, 3 * kHeads * kWidth, std::vector<float>((kTaps - 1) * 3 * kHeads * kWidth, 0.f));
+      Matrix packed_taps = Matrix::random(3 * kHeads * kWidth, kTaps, 12);
+      const std::vector<float> norm_weight(kWidth, 1.f);
+      const KdaDecodeSegment decode_segment{0, T, state.data(), packed_history.view()};
+      KdaDecodeArgs decode;
+      decode.heads = kHeads;
+      decode.q = decode.k = decode.v = decode.z = decode.gate = q.view();
+      decode.beta = beta.view();
+      decode.conv_weight = packed_taps.view();
+      decode.a_log = vector_of(a_log);
+      decode.dt_bias = vector_of(dt_bias);
+      decode.lower_bound = -5.f;
+      decode.norm_weight = vector_of(norm_weight);
+      decode.scale = 0.125f;
+      decode.segments = {&decode_segment, 1};
+      decode.out = out.view();
+      expect_no_heap("kda_decode", [&] { return kda_decode(ctx, decode); });
     }
   });
 }

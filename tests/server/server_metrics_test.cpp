@@ -100,6 +100,12 @@ EngineMetrics some_engine() {
   engine.refused_non_finite = 11;
   engine.copied_bytes = 4096;
   engine.scrubbed_bytes = 512;
+  engine.expert_slots = 640;
+  engine.expert_hits = 31;
+  engine.expert_ahead = 7;
+  engine.expert_misses = 5;
+  engine.expert_bytes_read = 1671168;
+  engine.expert_stall_seconds = 0.25;
   engine.audits = 30;
   engine.audits_failed = 1;
   engine.kda_state_bytes = 4000;
@@ -162,6 +168,12 @@ TEST(ServerMetrics, EngineNumbersArriveWhole) {
   EXPECT_EQ(scrape.value("tandem:cache_refused_total", {"reason=\"non_finite\""}), 11);
   EXPECT_EQ(scrape.value("tandem:cache_copied_bytes_total"), 4096);
   EXPECT_EQ(scrape.value("tandem:cache_scrubbed_bytes_total"), 512);
+  EXPECT_EQ(scrape.value("tandem:expert_slots"), 640);
+  EXPECT_EQ(scrape.value("tandem:experts_total", {"result=\"hit\""}), 31);
+  EXPECT_EQ(scrape.value("tandem:experts_total", {"result=\"ahead\""}), 7);
+  EXPECT_EQ(scrape.value("tandem:experts_total", {"result=\"miss\""}), 5);
+  EXPECT_EQ(scrape.value("tandem:expert_read_bytes_total"), 1671168);
+  EXPECT_EQ(scrape.value("tandem:expert_stall_seconds_total"), 0.25);
   EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"sound\""}), 29);
   EXPECT_EQ(scrape.value("tandem:cache_audits_total", {"result=\"failed\""}), 1);
   EXPECT_EQ(scrape.value("tandem:verify_wanted_rate"), 0.5);

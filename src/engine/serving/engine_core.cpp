@@ -30,6 +30,7 @@ HybridCacheOptions cache_options(const LoadedModel& model, const ServingOptions&
   out.checkpoints_per_chain = options.checkpoints_per_chain;
   out.identity = cat(model.dir(), "|", dtype_name(model.cache_layout().dtype));
   out.share_prefixes = options.share_prefixes;
+  out.share_generated = !options.deterministic;
   out.poison = options.poison;
   if (const Result<const Tokenizer*> tokenizer = model.tokenizer(); tokenizer.is_ok()) {
     for (const std::string_view name : {"<|end_of_msg|>", "<|im_end|>"}) {
@@ -89,6 +90,7 @@ EngineCore::EngineCore(LoadedModel& model, const ServingOptions& options, Reques
     : model_(model), options_(options), log_(log), cache_(std::move(cache)), memory_(*cache_, options.swap_bytes) {
   SchedulerOptions scheduler = options.scheduler;
   scheduler.max_waiting += kMaxWaitingBeyond;
+  scheduler.replay_generated = options.deterministic;
   scheduler_ = std::make_unique<Scheduler>(scheduler, memory_);
   context_limit_ = std::min({model.context_limit(), options.context_limit.value_or(model.context_limit()),
                              scheduler_->max_sequence_tokens()});

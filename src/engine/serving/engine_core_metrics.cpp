@@ -13,6 +13,15 @@ void EngineCore::read_metrics(EngineMetrics& metrics) const {
   metrics.compute_seconds = counters_.compute_seconds;
   metrics.audits = counters_.audits;
   metrics.audits_failed = counters_.audits_failed;
+  if (const ExpertStore* experts = model_.experts()) {
+    const ExpertStoreStats stats = experts->stats();
+    metrics.expert_slots = experts->num_slots();
+    metrics.expert_hits = static_cast<int64_t>(stats.hits);
+    metrics.expert_ahead = static_cast<int64_t>(stats.ahead);
+    metrics.expert_misses = static_cast<int64_t>(stats.misses);
+    metrics.expert_bytes_read = static_cast<int64_t>(stats.bytes_read);
+    metrics.expert_stall_seconds = stats.stall_seconds;
+  }
 
   const Scheduler::Counts counts = scheduler_->counts();
   metrics.running = counts.running;

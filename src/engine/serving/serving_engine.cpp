@@ -22,7 +22,12 @@ Result<std::unique_ptr<ServingEngine>> ServingEngine::create(LoadedModel& model,
   engine->core_ = std::move(core).value();
   engine->beat();
   engine->publish();
-  if (engine->options_.run_thread) engine->thread_ = std::thread([&engine = *engine] { engine.run(); });
+  if (engine->options_.run_thread) {
+    engine->thread_ = std::thread([&engine = *engine, &model] {
+      model.bind_engine_thread();
+      engine.run();
+    });
+  }
   return engine;
 }
 

@@ -38,6 +38,10 @@ struct ServingOptions {
   int64_t checkpoint_interval = 32768;
   int64_t checkpoints_per_chain = 4;
   bool share_prefixes = true;
+  // The same request gives the same bits whatever ran before or beside it: only prompts are shared, and a sequence
+  // computed again is computed the same way. Else a reply may be resumed from what its own decoding left, which equals
+  // a prefill of it within rounding.
+  bool deterministic = false;
   bool poison = false;
   std::optional<int64_t> context_limit;  // tokens of a sequence; none: the model's. Never more than the cache holds
 

@@ -17,7 +17,7 @@ void run_kda_recurrent(const ExecContext& ctx, const KdaArgs& args) {
     const int64_t h = task % shape.heads;
     float* S = segment.state + h * shape.key_dim * shape.value_dim;
     for (int64_t done = 0; done < segment.num_rows; done += kStepRows) {
-      step_rows(args, segment.row_begin + done, least(kStepRows, segment.num_rows - done), h, S,
+      step_rows(args, segment.row_begin + done, least(kStepRows, segment.num_rows - done), h, S, 0, shape.value_dim,
                 decay + thread * decay_size);
     }
   });

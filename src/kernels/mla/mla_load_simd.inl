@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/mla/mla.h"
+#include "kernels/simd/rows.h"
 #include "kernels/simd/scratch.h"
 #include "kernels/simd/tile_matmul.inl"
 #include "kernels/simd/vec_math.h"
@@ -32,6 +33,37 @@ TANDEM_INLINE void widen(WeightFormat format, const void* base, int64_t index, i
     case WeightFormat::kF16: widen_as<WeightFormat::kF16>(base, index, n, out); return;
     case WeightFormat::kBF16: widen_as<WeightFormat::kBF16>(base, index, n, out); return;
     case WeightFormat::kMxfp4: return;  // refused by mla.cpp
+  }
+}
+
+// dst[c][r] = src[r][c]; r < rows
+TANDEM_INLINE void transpose(const float* src, int64_t src_row, int64_t rows, int64_t cols, float* dst,
+                             int64_t dst_row) {
+  using Four = float __attribute__((vector_size(16), aligned(4), may_alias));
+  const auto at = [](const float* p) TANDEM_INLINE_LAMBDA { return *reinterpret_cast<const Four*>(p); };
+  const auto put = [](float* p, Four x) TANDEM_INLINE_LAMBDA { *reinterpret_cast<Four*>(p) = x; };
+  int64_t c = 0;
+  for (; c + 4 <= cols; c += 4) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const float* block = src + r * src_row + c;
+      const Four x[4] = {at(block), at(block + src_row), at(block + 2 * src_row), at(block + 3 * src_row)};
+      const Four low01 = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+      const Four low23 = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+      const Four high01 = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+      const Four high23 = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+      float* out = dst + c * dst_row + r;
+      put(out, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
+      put(out + dst_row, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));
+      put(out + 2 * dst_row, __builtin_shufflevector(high01, high23, 0, 1, 4, 5));
+      put(out + 3 * dst_row, __builtin_shufflevector(high01, high23, 2, 3, 6, 7));
+    }
+    for (; r < rows; ++r) {
+      for (int64_t i = c; i < c + 4; ++i) dst[i * dst_row + r] = src[r * src_row + i];
+    }
+  }
+  for (; c < cols; ++c) {
+    for (int64_t r = 0; r < rows; ++r) dst[c * dst_row + r] = src[r * src_row + c];
   }
 }
 

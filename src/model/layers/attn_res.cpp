@@ -2,18 +2,19 @@
 
 #include "kernels/attn_res/attn_res.h"
 #include "model/layers/rows.h"
+#include "model/layers/wanted_rows.h"
 
 namespace tandem {
 
 ResidualStream::ResidualStream(const StepContext& step, MatrixView<float> embedded)
-    : step_(step), mode_(step.config.attn_res_mode), running_(embedded) {
+    : step_(step), num_rows_(num_rows(step)), mode_(step.config.attn_res_mode), running_(embedded) {
   sources_ = step.exec.arena.alloc<MatrixView<const float>>(step.config.max_attn_res_sources());
   if (mode_ == AttnResMode::kFull) push_source(embedded);
   if (mode_ != AttnResMode::kNone) mixed_ = fresh_rows();
   if (mode_ != AttnResMode::kFull) output_ = fresh_rows();
 }
 
-MatrixView<float> ResidualStream::fresh_rows() { return alloc_rows(step_, num_rows(step_), step_.config.hidden_size); }
+MatrixView<float> ResidualStream::fresh_rows() { return alloc_rows(step_, num_rows_, step_.config.hidden_size); }
 
 Result<MatrixView<const float>> ResidualStream::attention_input(int64_t layer, const AttnResScoreWeight& weight) {
   Result<MatrixView<const float>> input = mix(weight);
@@ -48,6 +49,17 @@ Result<MatrixView<const float>> ResidualStream::mix(const AttnResScoreWeight& we
   TANDEM_RETURN_IF_ERROR(status);
   TANDEM_RETURN_IF_ERROR(round_activations(step_, mixed_));
   return MatrixView<const float>(mixed_);
+}
+
+void ResidualStream::keep_wanted_rows() {
+  const PhaseTimer timer(step_.times, Phase::kAttnRes);
+  num_rows_ = wanted_rows(step_.plan);
+  for (auto& source : sources_.first(num_sources_)) source = gather_wanted_rows(step_, source);
+  if (mode_ != AttnResMode::kFull) {
+    running_ = gather_wanted_rows(step_, running_);
+    output_ = output_.rows(0, num_rows_);
+  }
+  if (mode_ != AttnResMode::kNone) mixed_ = mixed_.rows(0, num_rows_);
 }
 
 MatrixView<float> ResidualStream::next_output() {

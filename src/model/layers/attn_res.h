@@ -26,6 +26,9 @@ class ResidualStream {
   // The input of the final norm.
   Result<MatrixView<const float>> final_input(const AttnResScoreWeight& weight);
 
+  // Goes on with the rows whose logits the plan wants: every source and the running sum.
+  void keep_wanted_rows();
+
   // Where the next sublayer writes its output [T, D]; add() then takes it into the stream.
   MatrixView<float> next_output();
   Status add(const MatrixView<float>& output);
@@ -39,6 +42,7 @@ class ResidualStream {
   void push_source(const MatrixView<const float>& rows) { sources_[num_sources_++] = rows; }
 
   const StepContext& step_;
+  int64_t num_rows_;
   AttnResMode mode_;
   std::span<MatrixView<const float>> sources_;  // block: R; full: every source so far; one more for p
   size_t num_sources_ = 0;

@@ -5,16 +5,25 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/kda/kda.h"
+#include "kernels/kda/kda_decode.h"
 #include "kernels/kda/short_conv.h"
 #include "kernels/linear/linear.h"
 #include "kernels/norm/norm.h"
 #include "model/layers/kda_states.h"
 #include "model/layers/rows.h"
+#include "model/layers/wanted_rows.h"
 
 namespace tandem {
 namespace {
 
 constexpr float kL2NormEps = 1e-6f;  // added to the sum of squares
+
+float output_scale(const ModelConfig& config) { return 1.f / std::sqrt(static_cast<float>(config.kda_head_dim)); }
+
+std::optional<float> lower_bound(const ModelConfig& config) {
+  if (!config.gate_lower_bound) return std::nullopt;
+  return static_cast<float>(*config.gate_lower_bound);
+}
 
 // What the projections give, [T, …]. q, k and v are three matrices in one allocation, so that the heads of q and k
 // are consecutive rows for the normalisation.
@@ -22,10 +31,11 @@ struct Projected {
   MatrixView<float> q, k, v;  // [T, P]
   MatrixView<float> z;        // [T, P] decay-gate input
   MatrixView<float> beta;     // [T, H] logit, then σ
-  MatrixView<float> gate;     // [T, P] output gate
+  MatrixView<float> gate;     // [rows of y, P] output gate
 };
 
-Result<Projected> project(const StepContext& step, const KdaLayerWeights& weights, const MatrixView<const float>& x) {
+Result<Projected> project(const StepContext& step, const KdaLayerWeights& weights, const MatrixView<const float>& x,
+                          int64_t gate_rows) {
   const int64_t rows = num_rows(step);
   const int64_t width = step.config.kda_projection_size();
   Projected p;
@@ -35,18 +45,24 @@ Result<Projected> project(const StepContext& step, const KdaLayerWeights& weight
   p.v = qkv.rows(2 * rows, rows);
   p.z = alloc_rows(step, rows, width);
   p.beta = alloc_rows(step, rows, step.config.kda_num_heads);
-  p.gate = alloc_rows(step, rows, width);
+  p.gate = alloc_rows(step, gate_rows, width);
   const MatrixView<float> decay_low = alloc_rows(step, rows, weights.f_a_proj.rows);
 
   const bool full_rank_gate = !weights.g_proj.empty();
-  const MatrixView<float> gate_low = full_rank_gate ? p.gate : alloc_rows(step, rows, weights.g_a_proj.rows);
+  const MatrixView<float> gate_low = full_rank_gate ? p.gate : alloc_rows(step, gate_rows, weights.g_a_proj.rows);
   const std::array<LinearOutput, 6> outputs = {{{weights.q_proj, p.q},
                                                 {weights.k_proj, p.k},
                                                 {weights.v_proj, p.v},
                                                 {weights.f_a_proj, decay_low},
                                                 {weights.b_proj, p.beta},
                                                 {full_rank_gate ? weights.g_proj : weights.g_a_proj, gate_low}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = outputs}));
+  if (gate_rows == rows) {
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = outputs}));
+  } else {
+    const std::span<const LinearOutput> all(outputs);
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = all.first(5)}));
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gather_wanted_rows(step, x), .outputs = all.last(1)}));
+  }
   for (const LinearOutput& output : outputs) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
   const std::array<LinearOutput, 1> decay = {{{weights.f_b_proj, p.z}}};
@@ -91,7 +107,7 @@ Status recur(const StepContext& step, const KdaStates& states, const Projected& 
                .v = split_heads<const float>(p.v, heads),
                .g = split_heads<const float>(g, heads),
                .beta = p.beta,
-               .scale = 1.f / std::sqrt(static_cast<float>(step.config.kda_head_dim)),
+               .scale = output_scale(step.config),
                .segments = {},
                .out = split_heads(p.v, heads)};
   for (int64_t r = 0; r < states.num_rounds(); ++r) {
@@ -114,48 +130,105 @@ Status recur(const StepContext& step, const KdaStates& states, const Projected& 
   return Status::ok();
 }
 
-}  // namespace
-
-Status kda_layer(const StepContext& step, int64_t layer, const KdaLayerWeights& weights,
-                 const MatrixView<const float>& x, const MatrixView<float>& y) {
-  const PhaseTimer timer(step.times, Phase::kKda);
+// From the projections to the gated output, one operator after the other: the prefill, and every plan that
+// decode_fused() does not take. Returns the rows of y.
+Result<MatrixView<float>> mix_tokens(const StepContext& step, const KdaLayerWeights& weights, const KdaStates& states,
+                                     const Projected& p) {
   const ModelConfig& config = step.config;
   const int64_t rows = num_rows(step);
   const int64_t heads = config.kda_num_heads;
   const int64_t head_dim = config.kda_head_dim;
-  const KdaStates states(step, layer);
-
-  Result<Projected> projected = project(step, weights, x);
-  if (!projected.is_ok()) return projected.status();
-  const Projected& p = projected.value();
   TANDEM_RETURN_IF_ERROR(convolve(step, weights, states, p));
 
   const auto query_and_key_heads = MatrixView<float>::contiguous(p.q.data, {2 * rows * heads, head_dim});
   TANDEM_RETURN_IF_ERROR(l2_norm(step.exec, {.x = query_and_key_heads, .eps = kL2NormEps, .out = query_and_key_heads}));
   TANDEM_RETURN_IF_ERROR(round_activations(step, query_and_key_heads));
   TANDEM_RETURN_IF_ERROR(sigmoid_inplace(step.exec, p.beta));
-  std::optional<float> lower_bound;
-  if (config.gate_lower_bound) lower_bound = static_cast<float>(*config.gate_lower_bound);
   TANDEM_RETURN_IF_ERROR(kda_gate(step.exec, {.z = split_heads<const float>(p.z, heads),
                                               .a_log = as_vector(weights.a_log),
                                               .dt_bias = as_vector(weights.dt_bias),
-                                              .lower_bound = lower_bound,
+                                              .lower_bound = lower_bound(config),
                                               .g = split_heads(p.z, heads)}));
   TANDEM_RETURN_IF_ERROR(recur(step, states, p, p.z));
-  states.commit();
   TANDEM_RETURN_IF_ERROR(round_activations(step, p.v));
 
   // recur() wrote the read-out over v.
-  const auto out_heads = MatrixView<float>::contiguous(p.v.data, {rows * heads, head_dim});
-  const auto gate_heads = MatrixView<const float>::contiguous(p.gate.data, {rows * heads, head_dim});
+  const int64_t out_rows = p.gate.shape[0];
+  const MatrixView<float> out = out_rows == rows ? p.v : gather_wanted_rows(step, p.v);
+  const auto out_heads = MatrixView<float>::contiguous(out.data, {out_rows * heads, head_dim});
+  const auto gate_heads = MatrixView<const float>::contiguous(p.gate.data, {out_rows * heads, head_dim});
   TANDEM_RETURN_IF_ERROR(rms_norm_gated(step.exec, {.x = out_heads,
                                                     .gate = gate_heads,
                                                     .weight = as_vector(weights.o_norm),
                                                     .eps = static_cast<float>(config.rms_norm_eps),
                                                     .out = out_heads}));
-  TANDEM_RETURN_IF_ERROR(round_activations(step, p.v));
+  TANDEM_RETURN_IF_ERROR(round_activations(step, out));
+  return out;
+}
+
+// A plan of decode rows alone, in f32, goes through the fused operator. bf16 activations are rounded between its parts.
+bool decodes_fused(const StepContext& step, const Projected& p) {
+  if (step.options.activation_dtype == DType::kBF16 || p.gate.shape[0] != num_rows(step)) return false;
+  for (const SequenceStep& sequence : step.plan.sequences) {
+    if (sequence.mode != StepMode::kDecode) return false;
+  }
+  return true;
+}
+
+Result<MatrixView<float>> decode_fused(const StepContext& step, const KdaLayerWeights& weights, const KdaStates& states,
+                                       const Projected& p) {
+  const ModelConfig& config = step.config;
+  const int64_t width = config.kda_projection_size();
+  KdaDecodeArgs args{.heads = config.kda_num_heads,
+                     .q = p.q,
+                     .k = p.k,
+                     .v = p.v,
+                     .z = p.z,
+                     .beta = p.beta,
+                     .gate = p.gate,
+                     .conv_weight = MatrixView<const float>::contiguous(weights.conv_weight.data(),
+                                                                        {3 * width, config.short_conv_kernel_size}),
+                     .a_log = as_vector(weights.a_log),
+                     .dt_bias = as_vector(weights.dt_bias),
+                     .lower_bound = lower_bound(config),
+                     .l2_eps = kL2NormEps,
+                     .norm_weight = as_vector(weights.o_norm),
+                     .norm_eps = static_cast<float>(config.rms_norm_eps),
+                     .scale = output_scale(config),
+                     .segments = {},
+                     .out = alloc_rows(step, num_rows(step), width)};
+  for (int64_t r = 0; r < states.num_rounds(); ++r) {
+    const std::span<const KdaPiece> pieces = states.round(r);
+    const auto segments = step.exec.arena.alloc<KdaDecodeSegment>(static_cast<int64_t>(pieces.size()));
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      segments[i] = {.row_begin = pieces[i].row_begin,
+                     .num_rows = pieces[i].num_rows,
+                     .state = states.recurrent(pieces[i]),
+                     .history = states.conv_history(pieces[i])};
+    }
+    args.segments = segments;
+    TANDEM_RETURN_IF_ERROR(kda_decode(step.exec, args));
+    states.capture_conv(r);
+    states.capture_recurrent(r);
+  }
+  return args.out;
+}
+
+}  // namespace
+
+Status kda_layer(const StepContext& step, int64_t layer, const KdaLayerWeights& weights,
+                 const MatrixView<const float>& x, const MatrixView<float>& y) {
+  const PhaseTimer timer(step.times, Phase::kKda);
+  const KdaStates states(step, layer);
+  const Result<Projected> projected = project(step, weights, x, y.shape[0]);
+  if (!projected.is_ok()) return projected.status();
+  const Projected& p = projected.value();
+  const Result<MatrixView<float>> mixed =
+      decodes_fused(step, p) ? decode_fused(step, weights, states, p) : mix_tokens(step, weights, states, p);
+  if (!mixed.is_ok()) return mixed.status();
+  states.commit();
   const std::array<LinearOutput, 1> output = {{{weights.o_proj, y}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = p.v, .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = mixed.value(), .outputs = output}));
   return round_activations(step, y);
 }
 

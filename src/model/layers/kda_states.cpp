@@ -74,10 +74,14 @@ StepMode KdaStates::mode(const KdaPiece& piece) const {
   return step_.plan.sequences[static_cast<size_t>(piece.sequence)].mode;
 }
 
+MatrixView<float> KdaStates::conv_history(const KdaPiece& piece) const {
+  return MatrixView<float>::contiguous(working_[static_cast<size_t>(piece.sequence)].conv,
+                                       {conv_rows_, conv_channels_});
+}
+
 MatrixView<float> KdaStates::conv_history(const KdaPiece& piece, int64_t stream) const {
   const int64_t width = conv_channels_ / 3;
-  return MatrixView<float>::contiguous(working_[static_cast<size_t>(piece.sequence)].conv, {conv_rows_, conv_channels_})
-      .columns(stream * width, width);
+  return conv_history(piece).columns(stream * width, width);
 }
 
 KdaState* KdaStates::capture_target(int64_t sequence, int64_t r) const {

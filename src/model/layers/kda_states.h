@@ -28,7 +28,8 @@ class KdaStates {
   std::span<const KdaPiece> round(int64_t r) const;
   StepMode mode(const KdaPiece& piece) const;
   float* recurrent(const KdaPiece& piece) const { return working_[static_cast<size_t>(piece.sequence)].recurrent; }
-  // History columns of stream 0 (q), 1 (k) or 2 (v): [W−1, P].
+  // [W−1, 3P] columns of q, k, v; those of stream 0 (q), 1 (k) or 2 (v): [W−1, P].
+  MatrixView<float> conv_history(const KdaPiece& piece) const;
   MatrixView<float> conv_history(const KdaPiece& piece, int64_t stream) const;
 
   // Copies what the convolution or the recurrence has reached after round r into the captures that end there.

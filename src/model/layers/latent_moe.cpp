@@ -9,6 +9,7 @@
 #include "kernels/moe/router.h"
 #include "kernels/norm/norm.h"
 #include "model/layers/rows.h"
+#include "model/layers/streamed_experts.h"
 
 namespace tandem {
 namespace {
@@ -57,18 +58,26 @@ Result<Routing> select_experts(const StepContext& step, int64_t layer, const Moe
   return routing;
 }
 
+// sum = Σ of the chosen experts on z.
+Status sum_of_experts(const StepContext& step, const MoeLayerWeights& weights, const MatrixView<const float>& z,
+                      const Routing& routing, const MatrixView<float>& sum) {
+  MoeExpertsArgs args = {.z = z,
+                         .topk_ids = routing.ids,
+                         .topk_weights = routing.weights,
+                         .experts = weights.experts,
+                         .act = activation(step.config),
+                         .expert_act = step.options.expert_act,
+                         .out = sum};
+  if (step.experts == nullptr) return moe_experts(step.exec, args);
+  return streamed_experts(step, args);
+}
+
 // The routed half: experts on z, then (latent) norm of the weighted sum and projection up to D.
 Status routed_experts(const StepContext& step, const MoeLayerWeights& weights, const MatrixView<const float>& z,
                       const Routing& routing, const MatrixView<float>& y) {
   const bool latent = !weights.latent_up.empty();
   const MatrixView<float> sum = latent ? alloc_rows(step, num_rows(step), weights.latent_up.cols) : y;
-  TANDEM_RETURN_IF_ERROR(moe_experts(step.exec, {.z = z,
-                                                 .topk_ids = routing.ids,
-                                                 .topk_weights = routing.weights,
-                                                 .experts = weights.experts,
-                                                 .act = activation(step.config),
-                                                 .expert_act = step.options.expert_act,
-                                                 .out = sum}));
+  TANDEM_RETURN_IF_ERROR(sum_of_experts(step, weights, z, routing, sum));
   TANDEM_RETURN_IF_ERROR(round_activations(step, sum));
   if (!latent) return Status::ok();
   if (!weights.latent_norm.empty()) {
@@ -98,7 +107,7 @@ Status dense_mlp(const StepContext& step, const MlpWeights& weights, const Matri
 }
 
 Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& weights,
-                 const MatrixView<const float>& x, const MatrixView<float>& y) {
+                 const MatrixView<const float>& x, const MatrixView<float>& y, const LookAhead& ahead) {
   const PhaseTimer timer(step.times, Phase::kMoe);
   const int64_t rows = num_rows(step);
   // Router, latent projection and shared experts read the same x: one fused operator.
@@ -124,11 +133,16 @@ Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& 
 
   Result<Routing> routing = select_experts(step, layer, weights, logits);
   if (!routing.is_ok()) return routing.status();
+  if (step.experts != nullptr) TANDEM_RETURN_IF_ERROR(request_experts(step, layer, routing.value().ids, ahead));
+  // The shared experts first: streamed ones are being read meanwhile.
+  MatrixView<float> shared;
+  if (weights.shared_experts) {
+    shared = alloc_rows(step, rows, y.shape[1]);
+    TANDEM_RETURN_IF_ERROR(act_and_down(step, shared_gate, shared_up, weights.shared_experts->down_proj, shared));
+  }
   TANDEM_RETURN_IF_ERROR(
       routed_experts(step, weights, z.data != nullptr ? MatrixView<const float>(z) : x, routing.value(), y));
   if (!weights.shared_experts) return Status::ok();
-  const MatrixView<float> shared = alloc_rows(step, rows, y.shape[1]);
-  TANDEM_RETURN_IF_ERROR(act_and_down(step, shared_gate, shared_up, weights.shared_experts->down_proj, shared));
   TANDEM_RETURN_IF_ERROR(add(step.exec, {.a = y, .b = shared, .out = y}));
   return round_activations(step, y);
 }

@@ -4,13 +4,14 @@
 #pragma once
 
 #include "model/forward.h"
+#include "model/layers/streamed_experts.h"
 
 namespace tandem {
 
-// x, y [T, D]; x is the normalised input, y the output. No overlap.
+// x, y [T, D]; x is the normalised input, y the output. No overlap. `ahead` is used where experts are streamed.
 Status dense_mlp(const StepContext& step, const MlpWeights& weights, const MatrixView<const float>& x,
                  const MatrixView<float>& y);
 Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& weights,
-                 const MatrixView<const float>& x, const MatrixView<float>& y);
+                 const MatrixView<const float>& x, const MatrixView<float>& y, const LookAhead& ahead = {});
 
 }  // namespace tandem

@@ -8,36 +8,44 @@
 #include "kernels/mla/mla.h"
 #include "kernels/norm/norm.h"
 #include "model/layers/rows.h"
+#include "model/layers/wanted_rows.h"
 #include "tensor/stored_floats.h"
 
 namespace tandem {
 namespace {
 
 struct Projected {
-  MatrixView<float> q;       // [T, H·(nope + rope)]
+  MatrixView<float> q;       // [rows of y, H·(nope + rope)]
   MatrixView<float> latent;  // [T, rank + rope]: normalised latent, then the shared key part as it is
-  MatrixView<float> gate;    // [T, H·v], or no rows
+  MatrixView<float> gate;    // [rows of y, H·v], or no rows
 };
 
-Result<Projected> project(const StepContext& step, const MlaLayerWeights& weights, const MatrixView<const float>& x) {
+// `rows`: of the queries, T or the plan's wanted rows.
+Result<Projected> project(const StepContext& step, const MlaLayerWeights& weights, const MatrixView<const float>& x,
+                          int64_t rows) {
   const ModelConfig& config = step.config;
-  const int64_t rows = num_rows(step);
   const auto lora_eps = static_cast<float>(config.mla_lora_norm_eps);
   const bool has_q_lora = !weights.q_a_proj.empty();
   Projected p;
   p.q = alloc_rows(step, rows, config.num_attention_heads * config.qk_head_dim());
-  p.latent = alloc_rows(step, rows, config.mla_latent_width());
+  p.latent = alloc_rows(step, num_rows(step), config.mla_latent_width());
   const MatrixView<float> query_input = has_q_lora ? alloc_rows(step, rows, weights.q_a_proj.rows) : p.q;
 
+  // The latent first: it alone is needed of every row.
   std::array<LinearOutput, 3> outputs = {
-      {{has_q_lora ? weights.q_a_proj : weights.q_proj, query_input}, {weights.kv_a_proj, p.latent}, {}}};
+      {{weights.kv_a_proj, p.latent}, {has_q_lora ? weights.q_a_proj : weights.q_proj, query_input}, {}}};
   size_t count = 2;
   if (!weights.g_proj.empty()) {
     p.gate = alloc_rows(step, rows, weights.g_proj.rows);
     outputs[count++] = {weights.g_proj, p.gate};
   }
   const std::span<const LinearOutput> used = std::span(outputs).first(count);
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used}));
+  if (rows == num_rows(step)) {
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used}));
+  } else {
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used.first(1)}));
+    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gather_wanted_rows(step, x), .outputs = used.subspan(1)}));
+  }
   for (const LinearOutput& output : used) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
   if (has_q_lora) {
@@ -73,6 +81,7 @@ Status attend(const StepContext& step, int64_t layer, const MlaLayerWeights& wei
               const MatrixView<float>& out) {
   const ModelConfig& config = step.config;
   const auto& sequences = step.plan.sequences;
+  const bool all_rows = out.shape[0] == num_rows(step);
   MlaArgs args{.q = split_heads<const float>(p.q, config.num_attention_heads),
                .kv_b = weights.kv_b_proj,
                .kv_lora_rank = config.kv_lora_rank,
@@ -87,17 +96,18 @@ Status attend(const StepContext& step, int64_t layer, const MlaLayerWeights& wei
     size_t count = 0;
     int64_t row_begin = 0;
     for (const SequenceStep& sequence : sequences) {
+      const int64_t rows = all_rows ? sequence.num_tokens : wanted_rows(sequence);
       if (sequence.mode == mode) {
         const auto& cache =
             std::get<MlaLatent>(step.caches[static_cast<size_t>(sequence.cache)].layers[static_cast<size_t>(layer)]);
         segments[count++] = {.row_begin = row_begin,
-                             .num_rows = sequence.num_tokens,
+                             .num_rows = rows,
                              .latents = {.pages = {cache.pages.data(), cache.pages.size()},
                                          .page_tokens = cache.page_tokens,
                                          .dtype = cache.dtype,
                                          .length = cache.length}};
       }
-      row_begin += sequence.num_tokens;
+      row_begin += rows;
     }
     if (count == 0) continue;
     args.segments = segments.first(count);
@@ -111,7 +121,7 @@ Status attend(const StepContext& step, int64_t layer, const MlaLayerWeights& wei
 Status mla_layer(const StepContext& step, int64_t layer, const MlaLayerWeights& weights,
                  const MatrixView<const float>& x, const MatrixView<float>& y) {
   const PhaseTimer timer(step.times, Phase::kMla);
-  Result<Projected> projected = project(step, weights, x);
+  Result<Projected> projected = project(step, weights, x, y.shape[0]);
   if (!projected.is_ok()) return projected.status();
   const Projected& p = projected.value();
 
@@ -123,8 +133,8 @@ Status mla_layer(const StepContext& step, int64_t layer, const MlaLayerWeights& 
     row_begin += sequence.num_tokens;
   }
 
-  const MatrixView<float> out =
-      alloc_rows(step, num_rows(step), step.config.num_attention_heads * step.config.v_head_dim);
+  if (y.shape[0] == 0) return Status::ok();
+  const MatrixView<float> out = alloc_rows(step, y.shape[0], step.config.num_attention_heads * step.config.v_head_dim);
   TANDEM_RETURN_IF_ERROR(attend(step, layer, weights, p, out));
   TANDEM_RETURN_IF_ERROR(round_activations(step, out));
   if (p.gate.data != nullptr) {

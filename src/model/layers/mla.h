@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-// x, y [T, D]; x is the normalised input, y the layer's output. No overlap.
+// x [T, D] is the normalised input, y the layer's output, no overlap: y [T, D], or the plan's wanted rows alone, bit
+// for bit the same.
 Status mla_layer(const StepContext& step, int64_t layer, const MlaLayerWeights& weights,
                  const MatrixView<const float>& x, const MatrixView<float>& y);
 

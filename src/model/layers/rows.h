@@ -20,7 +20,7 @@ inline Status round_activations(const StepContext& step, const MatrixView<float>
   return round_to_bf16(step.exec, rows);
 }
 
-inline int64_t num_rows(const StepContext& step) { return static_cast<int64_t>(step.plan.tokens.size()); }
+inline int64_t num_rows(const StepContext& step) { return step.num_rows; }
 
 inline void tap(const StepContext& step, Tap what, int64_t layer, const MatrixView<const float>& rows) {
   if (step.observer != nullptr) step.observer->on_tensor(what, layer, rows);

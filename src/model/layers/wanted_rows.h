@@ -1,0 +1,16 @@
+// model/layers/wanted_rows.h: the rows whose logits a plan wants, which are the last rows of its sequences. Behind the
+// last layer's caches nobody reads the others.
+#pragma once
+
+#include "model/forward.h"
+
+namespace tandem {
+
+// How many of the sequence's last rows.
+int64_t wanted_rows(const SequenceStep& sequence);
+int64_t wanted_rows(const StepPlan& plan);
+
+// Those rows of a matrix over all of the plan's rows, one after the other, in the step's arena.
+MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<const float>& rows);
+
+}  // namespace tandem

@@ -1,0 +1,168 @@
+#include "weights/resident_weights.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/cat.h"
+#include "base/function_ref.h"
+#include "weights/checkpoint.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr uint64_t kLine = 64;
+// Copied by one task: long against its hand-out and its system call, short enough that little is held twice.
+constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
+
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+using VisitMatrix = FunctionRef<void(WeightView&)>;
+
+void visit_all(std::initializer_list<WeightView*> views, const VisitMatrix& visit) {
+  for (WeightView* view : views) {
+    if (!view->empty()) visit(*view);
+  }
+}
+
+void visit_mlp(MlpWeights& mlp, const VisitMatrix& visit) {
+  visit_all({&mlp.gate_proj, &mlp.up_proj, &mlp.down_proj}, visit);
+}
+
+// In the order in which a step reads them.
+void visit_matrices(ModelWeights& weights, bool experts, const VisitMatrix& visit) {
+  for (LayerWeights& layer : weights.layers) {
+    if (auto* kda = std::get_if<KdaLayerWeights>(&layer.attention)) {
+      visit_all({&kda->q_proj, &kda->k_proj, &kda->v_proj, &kda->g_proj, &kda->f_a_proj, &kda->b_proj, &kda->g_a_proj,
+                 &kda->f_b_proj, &kda->g_b_proj, &kda->o_proj},
+                visit);
+    } else {
+      auto& mla = std::get<MlaLayerWeights>(layer.attention);
+      visit_all({&mla.q_proj, &mla.q_a_proj, &mla.kv_a_proj, &mla.g_proj, &mla.q_b_proj, &mla.kv_b_proj, &mla.o_proj},
+                visit);
+    }
+    if (auto* mlp = std::get_if<MlpWeights>(&layer.feed_forward)) {
+      visit_mlp(*mlp, visit);
+      continue;
+    }
+    auto& moe = std::get<MoeLayerWeights>(layer.feed_forward);
+    visit_all({&moe.router, &moe.latent_down}, visit);
+    if (moe.shared_experts) visit_mlp(*moe.shared_experts, visit);
+    for (ExpertWeights& expert : moe.experts) {
+      if (experts) visit_all({&expert.w1, &expert.w3, &expert.w2}, visit);
+    }
+    visit_all({&moe.latent_up}, visit);
+  }
+  visit_all({&weights.lm_head}, visit);
+}
+
+uint64_t scale_bytes(const WeightView& view) {
+  return static_cast<uint64_t>(view.total_bytes() - view.rows * view.row_bytes());
+}
+uint64_t arena_share(const WeightView& view) {
+  return round_up(static_cast<uint64_t>(view.rows * view.row_bytes()), kLine) + round_up(scale_bytes(view), kLine);
+}
+
+// One run of bytes to copy.
+struct Chunk {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  uint64_t count = 0;
+};
+
+// Places matrices one after the other in the arena and notes what has to be copied.
+class Placer {
+ public:
+  explicit Placer(std::byte* arena) : next_(arena) {}
+
+  void place(WeightView& view) {
+    sources_.push_back(static_cast<const std::byte*>(view.data));
+    view.data = add(static_cast<const std::byte*>(view.data), static_cast<uint64_t>(view.rows * view.row_bytes()));
+    if (view.scale == nullptr) return;
+    view.scale =
+        reinterpret_cast<const uint8_t*>(add(reinterpret_cast<const std::byte*>(view.scale), scale_bytes(view)));
+  }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+
+  // The copies that binding made of matrices at odd addresses are not needed once those are placed.
+  void free_realigned(ModelWeights& weights) {
+    std::sort(sources_.begin(), sources_.end());
+    std::erase_if(weights.realigned, [&](const std::unique_ptr<std::byte[]>& copy) {
+      return std::binary_search(sources_.begin(), sources_.end(), copy.get());
+    });
+  }
+
+ private:
+  std::byte* add(const std::byte* from, uint64_t count) {
+    std::byte* const to = next_;
+    next_ += round_up(count, kLine);
+    for (uint64_t done = 0; done < count; done += kChunkBytes) {
+      chunks_.push_back({from + done, to + done, std::min(kChunkBytes, count - done)});
+    }
+    return to;
+  }
+
+  std::byte* next_;
+  std::vector<Chunk> chunks_;
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace
+
+uint64_t ResidentWeights::bytes_needed(const ModelWeights& weights, const ResidentOptions& options) {
+  uint64_t bytes = 0;
+  // The visitor hands out mutable views; this one only reads them.
+  visit_matrices(const_cast<ModelWeights&>(weights), options.experts,
+                 [&](WeightView& view) { bytes += arena_share(view); });
+  return round_up(bytes, kHugePage);
+}
+
+Result<ResidentWeights> ResidentWeights::place(const Checkpoint& checkpoint, const ResidentOptions& options,
+                                               ThreadPool& pool, ModelWeights& weights) {
+  ResidentWeights resident;
+  resident.arena_bytes_ = bytes_needed(weights, options);
+  if (resident.arena_bytes_ == 0) return resident;
+  const uint64_t range = resident.arena_bytes_ + kHugePage;
+  void* memory = ::mmap(nullptr, range, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return Status::exhausted(cat("resident weights: cannot map ", range, " bytes: ", std::strerror(errno)));
+  }
+  resident.base_ = static_cast<std::byte*>(memory);
+  resident.mapped_bytes_ = range;
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  std::byte* const arena = resident.base_ + (round_up(address, kHugePage) - address);
+  // Advice: without huge pages the weights are right and slower.
+  (void)::madvise(arena, resident.arena_bytes_, MADV_HUGEPAGE);
+
+  const bool tied = weights.lm_head.data == weights.embed_tokens.data;
+  Placer placer(arena);
+  visit_matrices(weights, options.experts, [&](WeightView& view) { placer.place(view); });
+  if (tied) weights.embed_tokens = weights.lm_head;
+  pool.parallel_for(static_cast<int64_t>(placer.chunks().size()), [&](int64_t i, int) {
+    const Chunk& chunk = placer.chunks()[static_cast<size_t>(i)];
+    std::memcpy(chunk.to, chunk.from, chunk.count);
+    checkpoint.drop_pages({chunk.from, chunk.count});
+  });
+  placer.free_realigned(weights);
+  return resident;
+}
+
+ResidentWeights::ResidentWeights(ResidentWeights&& other) noexcept { *this = std::move(other); }
+
+ResidentWeights& ResidentWeights::operator=(ResidentWeights&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(arena_bytes_, other.arena_bytes_);
+  return *this;
+}
+
+ResidentWeights::~ResidentWeights() {
+  if (base_ != nullptr) ::munmap(base_, mapped_bytes_);
+}
+
+}  // namespace tandem
