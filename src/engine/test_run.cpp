@@ -227,7 +227,9 @@ void judge_route(const LoadedModel& model, const TestRun& run, const RouteDiffer
                                 difference.only_first.size(), " of ", k, " experts are chosen differently (expert ",
                                 difference.only_first.front(), " for ", difference.only_second.front(), ")");
   const auto reads = run.router_reads.find(difference.layer);
-  if (reads == run.router_reads.end() || model.config().topk_group < model.config().num_expert_group) {
+  // Streamed weights are not there to be read now.
+  if (reads == run.router_reads.end() || model.streamed() != nullptr ||
+      model.config().topk_group < model.config().num_expert_group) {
     result.route_difference += "; whether they tie cannot be told here";
     return;
   }
