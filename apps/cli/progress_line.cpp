@@ -30,4 +30,10 @@ void ProgressLine::finish(const std::string& text) {
   open_ = false;
 }
 
+void ProgressLine::clear() {
+  if (open_) std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  open_ = false;
+}
+
 }  // namespace tandem::app

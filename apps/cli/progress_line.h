@@ -20,6 +20,8 @@ class ProgressLine {
   void show(const std::string& text);
   // The last one of a part: it stays.
   void finish(const std::string& text);
+  // On a terminal the line goes: other output follows. What was told elsewhere stays.
+  void clear();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -35,7 +35,7 @@ int run(DoctorFlags& flags) {
   DoctorOptions& options = flags.options;
   const Result<ThreadPlacement> threads = resolve_threads(flags.common);
   if (!threads.is_ok()) return report_error(threads.status());
-  options.num_threads = threads.value().num_threads;
+  options.threads = threads.value();
   const Result<std::optional<KernelBackend>> kernels = parse_kernel_backend(flags.common.kernels);
   if (!kernels.is_ok()) return report_error(kernels.status());
   options.kernels = kernels.value();
@@ -46,6 +46,7 @@ int run(DoctorFlags& flags) {
   const Result<DoctorReport> report = run_doctor(
       options,
       [&](const DoctorCheck& check) {
+        line.clear();
         if (flags.common.json) return;
         fmt::print("{}", doctor_check_text(check, kMaxDetails));
         std::fflush(stdout);

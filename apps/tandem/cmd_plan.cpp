@@ -144,9 +144,10 @@ void register_plan(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command->add_option("--prefill-chunk", flags->options.prefill_chunk, "tokens of one prefill step")
-      ->check(count)
-      ->capture_default_str();
+  command
+      ->add_option("--prefill-chunk", flags->options.prefill_chunk,
+                   "tokens of one prefill step (default: 512, on a GPU 8192)")
+      ->check(count);
   command->add_option("--cache-dtype", flags->cache_dtype, "f32 | bf16: KDA states, conv history and MLA latents")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

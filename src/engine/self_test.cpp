@@ -119,6 +119,7 @@ class SelfTest {
     load.cache_dtype = model_.cache_layout().dtype;
     load.kernels = KernelBackend::kRef;
     load.num_threads = model_.exec().pool.num_threads();
+    load.weights = WeightPlacement::kMapped;  // as the file has them, whatever the copies are that the model reads
     load.context = model_.context_limit();
     const Result<std::unique_ptr<LoadedModel>> reference = LoadedModel::load(model_.dir(), load);
     if (!reference.is_ok()) return tell("reference", Verdict::kFailed, reference.status().message());

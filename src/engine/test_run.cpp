@@ -227,7 +227,9 @@ void judge_route(const LoadedModel& model, const TestRun& run, const RouteDiffer
                                 difference.only_first.size(), " of ", k, " experts are chosen differently (expert ",
                                 difference.only_first.front(), " for ", difference.only_second.front(), ")");
   const auto reads = run.router_reads.find(difference.layer);
-  if (reads == run.router_reads.end() || model.config().topk_group < model.config().num_expert_group) {
+  // Streamed weights are not there to be read now.
+  if (reads == run.router_reads.end() || model.streamed() != nullptr ||
+      model.config().topk_group < model.config().num_expert_group) {
     result.route_difference += "; whether they tie cannot be told here";
     return;
   }
@@ -238,14 +240,16 @@ void judge_route(const LoadedModel& model, const TestRun& run, const RouteDiffer
   for (const std::vector<int32_t>* experts : {&difference.only_first, &difference.only_second}) {
     for (const int32_t expert : *experts) {
       const ChoiceScore score = choice_score(model, difference.layer, read, expert);
-      low = std::min(low, score.biased);
+      low = std::isnan(score.biased) ? -INFINITY : std::min(low, score.biased);
       high = std::max(high, score.biased);
       rounding = std::max(rounding, score.rounding);
     }
   }
-  result.route_is_tie = high - low <= 2 * rounding;
-  result.route_difference += cat("; their scores differ by ", high - low, result.route_is_tie ? ", a tie" : "",
-                                 " (rounding may make ", 2 * rounding, ")");
+  result.route_is_tie = std::isfinite(high - low) && high - low <= 2 * rounding;
+  result.route_difference += std::isfinite(high - low)
+                                 ? cat("; their scores differ by ", high - low, result.route_is_tie ? ", a tie" : "",
+                                       " (rounding may make ", 2 * rounding, ")")
+                                 : std::string("; a score is not finite");
 }
 
 }  // namespace

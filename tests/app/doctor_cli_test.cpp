@@ -194,7 +194,7 @@ TEST(DoctorCommand, HeadersAloneBindEveryLayer) {
 
 TEST(DoctorCommand, AnotherShapeIsNamedWithItsLayer) {
   const BrokenModel model;
-  model.replace("config.json", "\"moe_intermediate_size\": ", "\"moe_intermediate_size\": 2");
+  model.replace("config.json", "\"moe_intermediate_size\": 32", "\"moe_intermediate_size\": 64");
   const Report report = model.doctor();
   EXPECT_EQ(report.exit_code(), 1);
   EXPECT_THAT(report.words("checkpoint", "tensors"), HasSubstr("has shape"));

@@ -22,12 +22,12 @@ class Doctor {
     const auto tell = [this](DoctorCheck check) { add(std::move(check)); };
     if (does("cpu")) {
       const KernelBackend best = available_backends(detect_cpu_features()).back();
-      check_cpu(facts_, kernels_.backend, best, options_.num_threads, tell);
+      check_cpu(facts_, kernels_.backend, best, options_.threads, tell);
     }
     if (does("memory")) {
       check_memory_size(facts_, tell);
       progress_("measuring memory bandwidth");
-      check_memory_speed(facts_, kernels_, options_.num_threads, tell);
+      check_memory_speed(facts_, kernels_, options_.threads, tell);
     }
     // The headers are read whatever is skipped: everything below needs them.
     CheckpointFacts checkpoint;
@@ -38,7 +38,7 @@ class Doctor {
       progress_("reading the shard headers");
       checkpoint = check_checkpoint_folder(options_.model, tell_if_wanted);
       if (does("checkpoint") && is_folder()) {
-        ThreadPool pool(options_.num_threads);
+        ThreadPool pool(options_.threads.num_threads);
         check_hashes(options_.model, {options_.hash, options_.write_hashes, options_.cancel}, pool, tell, progress_);
       }
     }
@@ -102,7 +102,8 @@ class Doctor {
     progress_("running the self-test");
     LoadOptions load;
     load.kernels = options_.kernels;
-    load.num_threads = options_.num_threads;
+    load.num_threads = options_.threads.num_threads;
+    load.cpus = options_.threads.cpus;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(options_.model, load);
     if (!model.is_ok()) return add("self_test", "load", Verdict::kFailed, model.status().message());
     run_self_test(*model.value(), options_.self_test, [this](DoctorCheck check) { add(std::move(check)); });

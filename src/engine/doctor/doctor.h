@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_placement.h"
 #include "engine/doctor/disk_probe.h"
 #include "engine/doctor/doctor_check.h"
 #include "engine/doctor/machine_checks.h"
@@ -20,7 +21,7 @@ struct DoctorOptions {
   std::string model;      // folder or bare config.json; empty: the machine alone
   std::string disk_path;  // instead of the model's files: a file that is read, or a folder for a file of our own
   uint64_t disk_bytes = uint64_t{1} << 30;  // of that file
-  int num_threads = 1;
+  ThreadPlacement threads;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
   std::vector<std::string> skip;         // areas
   bool hash = false;

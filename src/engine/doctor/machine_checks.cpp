@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include "base/cat.h"
 #include "engine/doctor/size_words.h"
@@ -93,9 +94,19 @@ void check_smt(const MachineFacts& facts, int num_threads, TellCheck tell) {
   tell(std::move(check));
 }
 
-// Advice when `num_threads` do not fit one of the groups that share something (field report 68).
+// How many of the groups hold a thread; all when threads are not bound.
+size_t groups_in_use(const std::vector<CpuList>& groups, const ThreadPlacement& threads) {
+  if (threads.cpus.empty()) return std::min(groups.size(), static_cast<size_t>(threads.num_threads));
+  const auto count = std::min(threads.cpus.size(), static_cast<size_t>(threads.num_threads));
+  const std::span bound = std::span(threads.cpus).first(count);
+  return static_cast<size_t>(std::ranges::count_if(groups, [&](const CpuList& group) {
+    return std::ranges::any_of(bound, [&](int cpu) { return std::ranges::binary_search(group, cpu); });
+  }));
+}
+
+// Advice when threads straddle groups that share something (field report 68).
 void check_groups(std::string_view name, std::string_view what, const std::vector<CpuList>& groups, int64_t bytes,
-                  int num_threads, std::string_view bind, TellCheck tell) {
+                  const ThreadPlacement& threads, TellCheck tell) {
   DoctorCheck check = cpu_check(name);
   check.values = {{"groups", static_cast<int64_t>(groups.size())}};
   if (groups.empty()) {
@@ -105,22 +116,20 @@ void check_groups(std::string_view name, std::string_view what, const std::vecto
   }
   const std::string size = bytes > 0 ? cat(" of ", bytes >> 20, " MiB") : "";
   if (bytes > 0) check.values.emplace_back("bytes", bytes);
-  for (const CpuList& group : groups) check.details.push_back(cat(what, size, ": processors ", cpu_list_text(group)));
   if (groups.size() == 1) {
     check.message = cat("all processors share ", what, size);
-    check.details.clear();
     return tell(std::move(check));
   }
-  const CpuList& largest = *std::ranges::max_element(groups, {}, &CpuList::size);
-  check.message = cat(groups.size(), " groups of processors, each with ", what, size, " of its own");
-  if (num_threads > 1) {
-    const auto fit = static_cast<int64_t>(largest.size());
+  for (const CpuList& group : groups) check.details.push_back(cat(what, size, ": processors ", cpu_list_text(group)));
+  const auto used = static_cast<int64_t>(groups_in_use(groups, threads));
+  check.values.emplace_back("groups_in_use", used);
+  check.message = cat(groups.size(), " groups of processors, each with ", what, size, " of its own; ",
+                      threads.num_threads, threads.num_threads == 1 ? " thread" : " threads",
+                      threads.cpus.empty() ? " that are not bound use " : " use ", used);
+  if (used > 1) {
+    const CpuList& largest = *std::ranges::max_element(groups, {}, &CpuList::size);
     check.verdict = Verdict::kWarning;
-    check.message +=
-        num_threads <= fit
-            ? cat(": ", num_threads, " threads fit one of them, bind them: ", bind, cpu_list_text(largest), " tandem …")
-            : cat(": ", num_threads, " threads straddle them, which has cost 16-25 %; compare with ", bind,
-                  cpu_list_text(largest), " tandem … --threads ", fit);
+    check.message += cat(": straddling has cost others 16-25 %; compare with --cpus ", cpu_list_text(largest));
   }
   tell(std::move(check));
 }
@@ -166,14 +175,14 @@ std::vector<std::string> missing_instructions(const CpuModel& cpu, KernelBackend
   return needed;
 }
 
-void check_cpu(const MachineFacts& facts, KernelBackend chosen, KernelBackend best, int num_threads, TellCheck tell) {
+void check_cpu(const MachineFacts& facts, KernelBackend chosen, KernelBackend best, const ThreadPlacement& threads,
+               TellCheck tell) {
   check_kernels(facts, chosen, best, tell);
-  check_threads(facts, num_threads, tell);
-  check_smt(facts, num_threads, tell);
+  check_threads(facts, threads.num_threads, tell);
+  check_smt(facts, threads.num_threads, tell);
   check_groups("caches", "a last-level cache", facts.topology.l3.empty() ? facts.topology.l2 : facts.topology.l3,
-               facts.topology.l3.empty() ? facts.topology.l2_bytes : facts.topology.l3_bytes, num_threads,
-               "taskset -c ", tell);
-  check_groups("numa", "a memory node", facts.topology.numa_nodes, 0, num_threads, "numactl --localalloc -C ", tell);
+               facts.topology.l3.empty() ? facts.topology.l2_bytes : facts.topology.l3_bytes, threads, tell);
+  check_groups("numa", "a memory node", facts.topology.numa_nodes, 0, threads, tell);
   check_huge_pages(facts, tell);
 }
 
@@ -190,15 +199,17 @@ void check_memory_size(const MachineFacts& facts, TellCheck tell) {
   tell(std::move(check));
 }
 
-MachineCeilings check_memory_speed(const MachineFacts& facts, const KernelTable& kernels, int num_threads,
-                                   TellCheck tell) {
+MachineCeilings check_memory_speed(const MachineFacts& facts, const KernelTable& kernels,
+                                   const ThreadPlacement& threads, TellCheck tell) {
+  const int num_threads = threads.num_threads;
   DoctorCheck check{.area = "memory", .name = "ceilings"};
   // A quarter of what there is at most: a measurement must not be what makes the machine swap.
   const int64_t available = facts.available_memory_bytes > 0 ? facts.available_memory_bytes : kBufferBytes;
   const auto buffer = static_cast<size_t>(std::clamp(available / 4, int64_t{64} << 20, kBufferBytes));
   MachineCeilings one, all;
   for (MachineCeilings* ceilings : {&one, &all}) {
-    ThreadPool pool(ceilings == &one ? 1 : num_threads);
+    const bool alone = ceilings == &one;
+    ThreadPool pool(alone ? 1 : num_threads, alone ? std::span<const int>() : std::span<const int>(threads.cpus));
     Arena arena;
     *ceilings = measure_ceilings(ExecContext{pool, arena, kernels}, buffer);
     if (num_threads == 1) all = one;

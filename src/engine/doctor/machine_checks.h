@@ -10,6 +10,7 @@
 #include "base/cgroup.h"
 #include "base/cpu_topology.h"
 #include "base/function_ref.h"
+#include "base/thread_placement.h"
 #include "engine/doctor/doctor_check.h"
 #include "engine/memory_info.h"
 #include "kernels/ceiling/ceiling.h"
@@ -34,13 +35,14 @@ std::vector<std::string> missing_instructions(const CpuModel& cpu, KernelBackend
 using TellCheck = FunctionRef<void(DoctorCheck)>;
 
 // cpu: kernels, threads, smt, caches, numa, huge_pages. `chosen` is what runs, `best` what this CPU could run.
-void check_cpu(const MachineFacts& facts, KernelBackend chosen, KernelBackend best, int num_threads, TellCheck tell);
+void check_cpu(const MachineFacts& facts, KernelBackend chosen, KernelBackend best, const ThreadPlacement& threads,
+               TellCheck tell);
 
 // memory: size.
 void check_memory_size(const MachineFacts& facts, TellCheck tell);
 
 // memory: ceilings, measured on one thread and on all; the larger of them is the bound of decode.
-MachineCeilings check_memory_speed(const MachineFacts& facts, const KernelTable& kernels, int num_threads,
-                                   TellCheck tell);
+MachineCeilings check_memory_speed(const MachineFacts& facts, const KernelTable& kernels,
+                                   const ThreadPlacement& threads, TellCheck tell);
 
 }  // namespace tandem

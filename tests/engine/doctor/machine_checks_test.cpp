@@ -42,7 +42,7 @@ MachineFacts two_ccds() {
   return facts;
 }
 
-Checks check(const MachineFacts& facts, int threads, KernelBackend chosen = KernelBackend::kAvx2,
+Checks check(const MachineFacts& facts, const ThreadPlacement& threads, KernelBackend chosen = KernelBackend::kAvx2,
              KernelBackend best = KernelBackend::kAvx2) {
   Checks checks;
   check_cpu(facts, chosen, best, threads, checks);
@@ -52,13 +52,13 @@ Checks check(const MachineFacts& facts, int threads, KernelBackend chosen = Kern
 
 TEST(MachineChecks, KernelsAndWhyNotBetterOnes) {
   MachineFacts facts = two_ccds();
-  EXPECT_EQ(check(facts, 1)["kernels"].verdict, Verdict::kOk);
-  EXPECT_THAT(check(facts, 1)["kernels"].message, HasSubstr("lacks avx512f, avx512bw, avx512dq, avx512vl"));
-  const Checks chosen = check(facts, 1, KernelBackend::kRef);
+  EXPECT_EQ(check(facts, {1, {}})["kernels"].verdict, Verdict::kOk);
+  EXPECT_THAT(check(facts, {1, {}})["kernels"].message, HasSubstr("lacks avx512f, avx512bw, avx512dq, avx512vl"));
+  const Checks chosen = check(facts, {1, {}}, KernelBackend::kRef);
   EXPECT_EQ(chosen["kernels"].verdict, Verdict::kWarning);
   EXPECT_THAT(chosen["kernels"].message, HasSubstr("this CPU runs avx2"));
   facts.cpu.flags = {"avx2"};
-  const Checks old = check(facts, 1, KernelBackend::kPortable, KernelBackend::kPortable);
+  const Checks old = check(facts, {1, {}}, KernelBackend::kPortable, KernelBackend::kPortable);
   EXPECT_EQ(old["kernels"].verdict, Verdict::kWarning);
   EXPECT_THAT(old["kernels"].message, HasSubstr("lacks fma, f16c, bmi2"));
 }
@@ -74,31 +74,45 @@ TEST(MachineChecks, InstructionsAgreeWithTheKernelTable) {
 
 TEST(MachineChecks, MoreThreadsThanProcessorsOrQuota) {
   MachineFacts facts = two_ccds();
-  EXPECT_EQ(check(facts, 16)["threads"].verdict, Verdict::kOk);
-  EXPECT_EQ(check(facts, 17)["threads"].verdict, Verdict::kWarning);
+  EXPECT_EQ(check(facts, {16, {}})["threads"].verdict, Verdict::kOk);
+  EXPECT_EQ(check(facts, {17, {}})["threads"].verdict, Verdict::kWarning);
   facts.quota = CpuQuota{2.5, "/sys/fs/cgroup/job"};
-  EXPECT_EQ(check(facts, 2)["threads"].verdict, Verdict::kOk);
-  const Checks over = check(facts, 4);
+  EXPECT_EQ(check(facts, {2, {}})["threads"].verdict, Verdict::kOk);
+  const Checks over = check(facts, {4, {}});
   EXPECT_EQ(over["threads"].verdict, Verdict::kWarning);
   EXPECT_THAT(over["threads"].message, HasSubstr("use --threads 2"));
   EXPECT_THAT(over["threads"].message, HasSubstr("/sys/fs/cgroup/job"));
   facts.quota->cpus = 0.2;
-  EXPECT_EQ(check(facts, 1)["threads"].verdict, Verdict::kOk) << "one thread is the least";
+  EXPECT_EQ(check(facts, {1, {}})["threads"].verdict, Verdict::kOk) << "one thread is the least";
 }
 
 TEST(MachineChecks, ThreadsThatShareCoresOrStraddleCaches) {
   const MachineFacts facts = two_ccds();
-  const Checks few = check(facts, 4);
+  const Checks few = check(facts, {4, {4, 5, 6, 7}});
   EXPECT_EQ(few["smt"].verdict, Verdict::kOk);
-  EXPECT_THAT(few["caches"].message, HasSubstr("bind them: taskset -c 0-3,8-11"));
-  const Checks many = check(facts, 16);
+  EXPECT_EQ(few["caches"].verdict, Verdict::kOk) << few["caches"].message;
+  const Checks apart = check(facts, {4, {0, 1, 4, 5}});
+  EXPECT_EQ(apart["caches"].verdict, Verdict::kWarning);
+  EXPECT_THAT(apart["caches"].message, HasSubstr("4 threads use 2: straddling"));
+  EXPECT_THAT(apart["caches"].message, HasSubstr("--cpus 0-3,8-11"));
+  const Checks many = check(facts, {16, {}});
   EXPECT_EQ(many["smt"].verdict, Verdict::kWarning);
   EXPECT_THAT(many["smt"].message, HasSubstr("--threads 8"));
   EXPECT_EQ(many["caches"].verdict, Verdict::kWarning);
-  EXPECT_THAT(many["caches"].message, HasSubstr("16 threads straddle them"));
+  EXPECT_THAT(many["caches"].message, HasSubstr("16 threads that are not bound use 2"));
   EXPECT_THAT(many["caches"].details[1], HasSubstr("4-7,12-15"));
   EXPECT_EQ(many["numa"].verdict, Verdict::kOk);
-  EXPECT_EQ(check(facts, 1)["caches"].verdict, Verdict::kOk);
+  EXPECT_EQ(check(facts, {1, {}})["caches"].verdict, Verdict::kOk);
+}
+
+// Threads as the engine places them by itself: those that fit one cache stay there.
+TEST(MachineChecks, ThePlacementByDefaultIsJudged) {
+  const MachineFacts facts = two_ccds();
+  for (const int wish : {2, 4, 6}) {
+    const auto placed = place_threads(facts.topology, std::nullopt, {.num_threads = wish, .cpus = std::nullopt});
+    ASSERT_TRUE(placed.is_ok()) << placed.status().message();
+    EXPECT_EQ(check(facts, placed.value())["caches"].verdict, wish <= 4 ? Verdict::kOk : Verdict::kWarning) << wish;
+  }
 }
 
 TEST(MachineChecks, WhatTheSystemDoesNotSayIsSkipped) {
@@ -107,7 +121,7 @@ TEST(MachineChecks, WhatTheSystemDoesNotSayIsSkipped) {
   facts.topology.l3.clear();
   facts.topology.numa_nodes.clear();
   facts.huge_pages = "never";
-  const Checks checks = check(facts, 4);
+  const Checks checks = check(facts, {4, {}});
   for (const char* name : {"smt", "caches", "numa"}) EXPECT_EQ(checks[name].verdict, Verdict::kSkipped) << name;
   EXPECT_EQ(checks["huge_pages"].verdict, Verdict::kWarning);
 }
@@ -117,7 +131,7 @@ TEST(MachineChecks, AControlGroupsLimitCounts) {
   MachineFacts facts = two_ccds();
   facts.memory_limit = MemoryLimit{8'000'000'000, "/sys/fs/cgroup/job"};
   facts.available_memory_bytes = 7'000'000'000;
-  const Checks checks = check(facts, 1);
+  const Checks checks = check(facts, {1, {}});
   EXPECT_THAT(checks["size"].message, HasSubstr("7 GB can be used"));
   EXPECT_THAT(checks["size"].message, HasSubstr("/sys/fs/cgroup/job ends at 8 GB"));
 }
