@@ -68,7 +68,7 @@ class LfruPolicy final : public ExpertPolicy {
     entry.is_privileged = true;
     privileged_.emplace(entry.last_need, id);
     while (privileged_.size() > rest_.size() + 1) {
-      const int64_t oldest = privileged_.begin()->second;
+      const int64_t oldest = std::get<1>(*privileged_.begin());
       privileged_.erase(privileged_.begin());
       Entry& moved = entries_[static_cast<size_t>(oldest)];
       moved.is_privileged = false;
