@@ -239,6 +239,22 @@ TEST(PrefillRows, PartsOfTheExpertsGiveTheBitsOfAll) {
   });
 }
 
+// More token tiles than the scratch holds at once: experts are split between chunks, and no sum changes its order.
+TEST(PrefillRows, AManyTokenCallEqualsItsRows) {
+  if (!detect_cpu_features().amx) GTEST_SKIP() << "this CPU has no AMX, or the system does not let a process use it";
+  BackendFixture backend(KernelBackend::kAmx);
+  ExpertCase c(1400, 4, 8, 2048, 64, WeightFormat::kMxfp4);
+  const Matrix whole = c.run(backend.ctx(), {{0, 1400}});
+  for (const int64_t begin : {0, 500, 1384}) {
+    ExpertCase part(0, 4, 8, 2048, 64, WeightFormat::kMxfp4);
+    part.z = rows_of(c.z, begin, 16);
+    part.weights = rows_of(c.weights, begin, 16);
+    part.ids.assign(c.ids.begin() + 4 * begin, c.ids.begin() + 4 * (begin + 16));
+    const Matrix rows = part.run(backend.ctx(), {{0, 16}});
+    for (int64_t t = 0; t < 16; ++t) ASSERT_TRUE(all_equal_bits(rows.row(t), whole.row(begin + t))) << begin + t;
+  }
+}
+
 TEST(PrefillRows, TilesAreTriedWhereTheProcessorHasThem) {
   if (!detect_cpu_features().amx) GTEST_SKIP() << "this CPU has no AMX, or the system does not let a process use it";
   const Result<KernelTable> best = make_kernel_table(detect_cpu_features(), std::nullopt);

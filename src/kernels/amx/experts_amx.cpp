@@ -1,6 +1,8 @@
 // kernels/moe/experts.h for the rows of prompts, on AMX tiles, in two passes over the (token, slot) pairs grouped by
 // expert, 16 pairs of one expert to a token tile.
 //
+//   Tiles are taken in chunks that bound the scratch, experts ascending, so a token's sum keeps its order.
+//
 //   0  task (token tile):               z of its pairs, packed
 //   1  task (expert, rows of W1/W3):    hidden = act(W1 z, W3 z), left packed for pass 2 as it comes out of the tiles
 //   2  task (rows of W2):               for every expert in ascending order  out[token] += w · (W2 hidden)
@@ -15,7 +17,7 @@ namespace {
 
 using namespace simd;
 
-constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;  // of a block of tokens
+constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;  // of the token tiles that are in work together
 
 struct TiledExperts {
   const MoeExpertsArgs* args;
@@ -26,11 +28,20 @@ struct TiledExperts {
   int64_t hidden_tiles;  // I
   ExpertGroups groups;
   int32_t* tile_begin;  // of each active expert's token tiles; one more entry: their number
-  char* z;              // packed, by token tile
-  char* hidden;         // likewise
+  // The chunk in work.
+  int64_t first_tile, last_tile;
+  int64_t first_expert, last_expert;  // of the active ones: those with tiles in it
+  char* z;                            // packed, by token tile of the chunk
+  char* hidden;                       // likewise
   char* scratch;
   int64_t scratch_per_thread;
 };
+
+// The tiles of an active expert that are in the chunk.
+int64_t begin_of(const TiledExperts& plan, int64_t index) {
+  return plan.tile_begin[index] > plan.first_tile ? plan.tile_begin[index] : plan.first_tile;
+}
+int64_t end_of(const TiledExperts& plan, int64_t index) { return least(plan.tile_begin[index + 1], plan.last_tile); }
 
 // The pairs of token tile `tile` of active expert `index`: up to 16, from the first.
 const int32_t* pairs_of(const TiledExperts& plan, int64_t index, int64_t tile, int64_t& count) {
@@ -40,7 +51,7 @@ const int32_t* pairs_of(const TiledExperts& plan, int64_t index, int64_t tile, i
 }
 
 int64_t expert_of_tile(const TiledExperts& plan, int64_t tile) {
-  int64_t index = 0;
+  int64_t index = plan.first_expert;
   while (plan.tile_begin[index + 1] <= tile) ++index;
   return index;
 }
@@ -50,7 +61,7 @@ void pack_inputs(const TiledExperts& plan, int64_t tile) {
   int64_t count = 0;
   const int32_t* pairs = pairs_of(plan, expert_of_tile(plan, tile), tile, count);
   for (int64_t i = 0; i < count; ++i) rows[i] = row_of(plan.args->z, plan.groups.first_token + pairs[i] / plan.k);
-  pack_tokens(rows, plan.Dl, plan.z + tile * plan.in_tiles * kPackedBytes);
+  pack_tokens(rows, plan.Dl, plan.z + (tile - plan.first_tile) * plan.in_tiles * kPackedBytes);
 }
 
 void run_hidden(const TiledExperts& plan, int64_t index, int64_t row_tile, int thread) {
@@ -62,8 +73,8 @@ void run_hidden(const TiledExperts& plan, int64_t index, int64_t row_tile, int t
   fill_panel(expert.w3, row_tile * kPanelRows, up);
   alignas(64) float gates[4 * kResultFloats];
   const int64_t stride = plan.in_tiles * kPackedBytes;
-  const int64_t end = plan.tile_begin[index + 1];
-  for (int64_t tile = plan.tile_begin[index]; tile < end; tile += 2) {
+  const int64_t end = end_of(plan, index) - plan.first_tile;
+  for (int64_t tile = begin_of(plan, index) - plan.first_tile; tile < end; tile += 2) {
     const char* z = plan.z + tile * stride;
     if (tile + 1 < end) {
       multiply<true>(gate, z, stride, plan.in_tiles, gates);
@@ -104,31 +115,49 @@ void run_combine(const TiledExperts& plan, int64_t tokens, int64_t row_tile, int
   const TileScope scope;
   const int64_t row = row_tile * kPanelRows;
   const int64_t row_end = least(row + kPanelRows, plan.Dl);
-  for (int64_t t = 0; t < tokens && !plan.args->add_to_out; ++t) {
+  const bool is_first = plan.first_tile == 0 && !plan.args->add_to_out;
+  for (int64_t t = 0; t < tokens && is_first; ++t) {
     float* out = row_of(plan.args->out, plan.groups.first_token + t);
     for (int64_t r = row; r < row_end; ++r) out[r] = 0.f;
   }
   char* down = plan.scratch + thread * plan.scratch_per_thread;
-  for (int64_t index = 0; index < plan.groups.num_active; ++index) {
+  for (int64_t index = plan.first_expert; index < plan.last_expert; ++index) {
     fill_panel(plan.experts[plan.groups.active[index]].w2, row, down);
-    multiply_tiles(down, plan.hidden, plan.hidden_tiles, plan.tile_begin[index], plan.tile_begin[index + 1],
-                   [&](int64_t tile, const float* result) { add_result(plan, result, index, tile, row); });
+    multiply_tiles(down, plan.hidden, plan.hidden_tiles, begin_of(plan, index) - plan.first_tile,
+                   end_of(plan, index) - plan.first_tile, [&](int64_t tile, const float* result) {
+                     add_result(plan, result, index, plan.first_tile + tile, row);
+                   });
   }
 }
 
-void run_block(const ExecContext& ctx, TiledExperts& plan, int64_t tokens) {
+void run_chunk(const ExecContext& ctx, const TiledExperts& plan) {
+  ctx.pool.parallel_for(plan.last_tile - plan.first_tile,
+                        [&](int64_t tile, int) { pack_inputs(plan, plan.first_tile + tile); });
+  ctx.pool.parallel_for((plan.last_expert - plan.first_expert) * plan.hidden_tiles, [&](int64_t task, int thread) {
+    run_hidden(plan, plan.first_expert + task / plan.hidden_tiles, task % plan.hidden_tiles, thread);
+  });
+  ctx.pool.parallel_for(tiles_of(plan.Dl, kPanelRows),
+                        [&](int64_t task, int thread) { run_combine(plan, plan.args->z.shape[0], task, thread); });
+}
+
+void run_chunks(const ExecContext& ctx, TiledExperts& plan, int64_t most_tiles) {
   int32_t tiles = 0;
   for (int64_t i = 0; i < plan.groups.num_active; ++i) {
     plan.tile_begin[i] = tiles;
     tiles += static_cast<int32_t>(tiles_of(plan.groups.pair_begin[i + 1] - plan.groups.pair_begin[i], kTileRows));
   }
   plan.tile_begin[plan.groups.num_active] = tiles;
-  ctx.pool.parallel_for(tiles, [&](int64_t tile, int) { pack_inputs(plan, tile); });
-  ctx.pool.parallel_for(plan.groups.num_active * plan.hidden_tiles, [&](int64_t task, int thread) {
-    run_hidden(plan, task / plan.hidden_tiles, task % plan.hidden_tiles, thread);
-  });
-  ctx.pool.parallel_for(tiles_of(plan.Dl, kPanelRows),
-                        [&](int64_t task, int thread) { run_combine(plan, tokens, task, thread); });
+  plan.last_expert = 0;
+  for (plan.first_tile = 0; plan.first_tile < tiles || plan.first_tile == 0; plan.first_tile += most_tiles) {
+    plan.last_tile = least(plan.first_tile + most_tiles, tiles);
+    plan.first_expert = plan.last_expert;
+    // The last chunk may have ended inside an expert.
+    if (plan.first_expert > 0 && plan.tile_begin[plan.first_expert] > plan.first_tile) --plan.first_expert;
+    while (plan.last_expert < plan.groups.num_active && plan.tile_begin[plan.last_expert] < plan.last_tile) {
+      ++plan.last_expert;
+    }
+    run_chunk(ctx, plan);
+  }
 }
 
 bool fits_tiles(const MoeExpertsArgs& a) {
@@ -162,28 +191,23 @@ void moe_experts(const ExecContext& ctx, const MoeExpertsArgs& a) {
   plan.in_tiles = tiles_of(plan.Dl, kTileCols);
   plan.hidden_tiles = tiles_of(plan.I, kPanelRows);
   const int64_t tile_bytes = (plan.in_tiles + plan.hidden_tiles) * kPackedBytes;
-
-  int64_t block = kPackedBudgetBytes / tile_bytes * kTileRows / plan.k;
-  block = block < 1 ? 1 : least(block, T);
   // Every active expert may leave one tile partly filled.
-  const int64_t most_tiles = block * plan.k / kTileRows + least(E, block * plan.k);
+  const int64_t all_tiles = tiles_of(T * plan.k, kTileRows) + least(E, T * plan.k);
+  int64_t most_tiles = least(kPackedBudgetBytes / tile_bytes / 2 * 2, all_tiles);
+  if (most_tiles < 2) most_tiles = 2;
   Scratch scratch(ctx.arena);
+  plan.groups.first_token = 0;
   plan.groups.active = scratch.ints(E);
   plan.groups.pair_begin = scratch.ints(E + 1);
-  plan.groups.pair = scratch.ints(block * plan.k);
+  plan.groups.pair = scratch.ints(T * plan.k);
   plan.tile_begin = scratch.ints(E + 1);
-  int32_t* count = scratch.ints(E);
   plan.z = static_cast<char*>(scratch.bytes(most_tiles * plan.in_tiles * kPackedBytes));
   plan.hidden = static_cast<char*>(scratch.bytes(most_tiles * plan.hidden_tiles * kPackedBytes));
   const int64_t down = panel_bytes(plan.I);
   plan.scratch_per_thread = 2 * panel_bytes(plan.Dl) > down ? 2 * panel_bytes(plan.Dl) : down;
   plan.scratch = static_cast<char*>(scratch.bytes(plan.scratch_per_thread * threads));
-  for (int64_t first = 0; first < T; first += block) {
-    const int64_t tokens = least(T - first, block);
-    plan.groups.first_token = first;
-    group_by_expert(plan.groups, a, tokens, count);
-    run_block(ctx, plan, tokens);
-  }
+  group_by_expert(plan.groups, a, T, scratch.ints(E));
+  run_chunks(ctx, plan, most_tiles);
 }
 
 }  // namespace amx
