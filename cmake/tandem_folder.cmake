@@ -5,6 +5,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 set(TANDEM_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
 set(TANDEM_AVX512_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
 
+set(TANDEM_AMX_FLAGS ${TANDEM_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-bf16)
+
 function(tandem_add_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   list(TRANSFORM TANDEM_LEFT_OUT_${name} PREPEND "^${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE left_out)
@@ -28,6 +30,8 @@ function(tandem_add_folder name)
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${TANDEM_AVX2_FLAGS}")
     elseif(source MATCHES "_avx512\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${TANDEM_AVX512_FLAGS}")
+    elseif(source MATCHES "_amx\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${TANDEM_AMX_FLAGS}")
     endif()
   endforeach()
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# tools/check_isa.sh BUILD_DIR: proves that no code compiled for AVX2 or AVX-512 can run on a CPU without it.
+# tools/check_isa.sh BUILD_DIR: proves that no code compiled for AVX2, AVX-512 or AMX can run on a CPU without it.
 #
 # An inline function or template instantiated in a wide file is a weak symbol; the linker keeps one copy of each for the
 # whole program, and if that is the wide one, portable code crashes an older CPU. So the objects of *_avx2.cpp and
-# *_avx512.cpp may define only local symbols and strong entries of tandem::avx2 / tandem::avx512, and run nothing at
+# *_avx512.cpp and *_amx.cpp may define only local symbols and strong entries of tandem::<set>, and run nothing at
 # start-up. It also checks the other side: no other object contains a wide register.
 # Needs nm and objdump; build in Release (an unoptimised build inlines nothing). Exits 1 with every offender listed.
 set -euo pipefail
@@ -24,9 +24,9 @@ fail() {
 
 while IFS= read -r object; do
   case "$object" in
-    *_avx2.cpp.o | *_avx512.cpp.o)
+    *_avx2.cpp.o | *_avx512.cpp.o | *_amx.cpp.o)
       wide=$((wide + 1))
-      case "$object" in *_avx2.cpp.o) set=avx2 ;; *) set=avx512 ;; esac
+      case "$object" in *_avx2.cpp.o) set=avx2 ;; *_amx.cpp.o) set=amx ;; *) set=avx512 ;; esac
       # W, V, u: weak function, weak object, unique. Undefined weak references (w, v) define nothing.
       # DW.ref.__gxx_personality_v0 is a pointer for the unwinder, not code.
       leaked=$(nm -C --defined-only "$object" | awk '$2 ~ /^[WVu]$/ && $3 != "DW.ref.__gxx_personality_v0"')

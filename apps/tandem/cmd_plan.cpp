@@ -38,6 +38,7 @@ Status read_rate(std::string_view flag, const std::string& text, std::optional<d
 
 int64_t lanes_of(KernelBackend backend) {
   switch (backend) {
+    case KernelBackend::kAmx:
     case KernelBackend::kAvx512: return 16;
     case KernelBackend::kAvx2: return 8;
     case KernelBackend::kRef:
@@ -143,9 +144,10 @@ void register_plan(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command->add_option("--prefill-chunk", flags->options.prefill_chunk, "tokens of one prefill step")
-      ->check(count)
-      ->capture_default_str();
+  command
+      ->add_option("--prefill-chunk", flags->options.prefill_chunk,
+                   "tokens of one prefill step (default: 512, on a GPU 8192)")
+      ->check(count);
   command->add_option("--cache-dtype", flags->cache_dtype, "f32 | bf16: KDA states, conv history and MLA latents")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// tandem trace: record which experts each generated token chooses.
+// tandem trace: record which experts each generated token chooses, or replay such a record against caches.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include "engine/score.h"
 #include "model_flags.h"
 #include "sampling_flags.h"
+#include "trace_replay_command.h"
 
 namespace tandem::app {
 namespace {
@@ -26,6 +27,7 @@ struct TraceFlags {
   std::string output;
   bool with_prompt = false;
   int64_t max_tokens = 300;
+  TraceReplayFlags replay;
 };
 
 // The prompts to go on from: those of the file, or the text.
@@ -72,6 +74,10 @@ Status record(const TraceFlags& flags, LoadedModel& model, const std::vector<std
 }
 
 int run_trace(const TraceFlags& flags) {
+  if (!flags.replay.file.empty()) return run_trace_replay(flags.replay, flags.common.json);
+  if (flags.model.model_dir.empty() || flags.output.empty()) {
+    return report_error(Status::invalid("expected MODEL and --output to record a trace, or --replay FILE"));
+  }
   Result<std::unique_ptr<LoadedModel>> model = load_model(flags.model, flags.common);
   if (!model.is_ok()) return report_error(model.status());
   if (model.value()->config().num_experts == 0) {
@@ -96,20 +102,33 @@ int run_trace(const TraceFlags& flags) {
 
 void register_trace(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TraceFlags>();
-  CLI::App* command = app.add_subcommand("trace", "Record which experts each generated token chooses");
+  CLI::App* command =
+      app.add_subcommand("trace", "Record which experts each generated token chooses, or replay a record");
   add_model_flags(command, flags->model, flags->common);
+  command->get_option("MODEL")->required(false);
   CLI::Option* prompt = command->add_option("PROMPT", flags->prompt, "text to go on from");
   command->add_option("--input", flags->input, R"(instead: JSON {"prompts":[{"id":"a","tokens":[1,2,3]}]})")
       ->excludes(prompt);
-  command->add_option("--output", flags->output, "file to write, one JSON object a token")->required();
+  command->add_option("--output", flags->output, "file to write, one JSON object a token");
   command
       ->add_option("--max-tokens", flags->max_tokens, "tokens to generate after each prompt; stop tokens do not stop")
       ->check(CLI::Range(int64_t{1}, kMaxCount))
       ->capture_default_str();
   command->add_flag("--with-prompt", flags->with_prompt, "the prompts' own tokens too");
   add_sampling_flags(command, flags->sampling);
+  command->add_option("--replay", flags->replay.file, "instead: print what caches of experts hit on this record")
+      ->excludes("MODEL")
+      ->excludes("--output");
+  command->add_option("--capacity", flags->replay.percents, "of --replay: percent of all experts, as 10,25,50")
+      ->delimiter(',')
+      ->capture_default_str();
+  command
+      ->add_option("--experts", flags->replay.num_experts,
+                   "of --replay: experts of a layer (default: the record's largest id + 1)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
   command->footer(
-      "Example:\n  tandem trace models/my-k3 \"Write a sorting function.\" --max-tokens 300 --output t.jsonl");
+      "Examples:\n  tandem trace --replay t.jsonl --capacity 10,25,50\n  tandem trace models/my-k3 \"Write a sorting "
+      "function.\" --max-tokens 300 --output t.jsonl");
   command->callback([flags, &exit_code] { exit_code = run_trace(*flags); });
 }
 

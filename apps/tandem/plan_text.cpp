@@ -87,17 +87,30 @@ std::string trunk_parts(const WeightSizes& weights) {
     if (weights.group(g).bytes > 0) parts.emplace_back(weights.group(g).bytes, tensor_group_name(g));
   }
   std::sort(parts.rbegin(), parts.rend());
+  constexpr size_t kNamed = 4;
   std::string text;
-  for (const auto& [size, name] : parts) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes(size));
-  return text;
+  int64_t rest = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i >= kNamed) {
+      rest += parts[i].first;
+    } else {
+      text += fmt::format("{}{} {}", i == 0 ? "" : ", ", parts[i].second, bytes(parts[i].first));
+    }
+  }
+  return rest == 0 ? text : fmt::format("{}, other {}", text, bytes(rest));
+}
+
+// Parameters in billions, or millions below one.
+std::string parameters(double count) {
+  return count >= 1e9 ? fmt::format("{:.2f} B", count / 1e9) : fmt::format("{:.1f} M", count / 1e6);
 }
 
 void put_weights(Page& page, const ModelPlan& plan) {
   const WeightSizes& w = plan.cost.weights;
   const ModelConfig& c = plan.cost.config;
-  page.row("weights", "{} in the file, {} parameters run, {} of them for a token", bytes(w.file_bytes),
-           amount_text(static_cast<double>(w.text().parameters), ""),
-           amount_text(static_cast<double>(w.active_parameters(c.num_experts_per_token)), ""));
+  page.row("weights", "{} in the file; {} parameters, a token meets {} of them", bytes(w.file_bytes),
+           parameters(static_cast<double>(w.text().parameters)),
+           parameters(static_cast<double>(w.active_parameters(c.num_experts_per_token))));
   page.part("trunk", bytes(w.trunk.bytes + w.head.bytes), "read by every step: {}", trunk_parts(w));
   if (!c.tie_word_embeddings) {
     page.part("embedding", bytes(w.group(TensorGroup::kEmbedding).bytes), "one row a token is read");
@@ -204,7 +217,8 @@ void put_knees(Page& page, const ModelPlan& plan) {
     page.row("prefix hit", "{} tokens from {} at {}: {} in {}, computed again {}; pays {}", grouped(point.tokens),
              point.tier, amount_text(point.rate, "B/s"), bytes(point.hit.restore_bytes),
              seconds_text(point.hit.restore_seconds), seconds_text(point.hit.recompute_seconds),
-             point.break_even_tokens ? fmt::format("from {} tokens", grouped(*point.break_even_tokens))
+             point.break_even_tokens ? fmt::format("from {} token{}", grouped(*point.break_even_tokens),
+                                                   *point.break_even_tokens == 1 ? "" : "s")
                                      : std::string("at no length up to the context"));
   }
 }
@@ -287,7 +301,7 @@ std::string compare_text(const ModelPlan& plan) {
   page.line("{:<26}{:>13}{:>14}{:>16}", "", "parameters", "cache/token", "cache/sequence");
   for (size_t i = 0; i < kNumAttentions; ++i) {
     page.line("  {:<24}{:>13}{:>14}{:>16}", attention_name(static_cast<Attention>(i)),
-              amount_text(comparison.parameters[i], ""), bytes(comparison.bytes_per_token[i]),
+              parameters(comparison.parameters[i]), bytes(comparison.bytes_per_token[i]),
               bytes(comparison.bytes_per_sequence[i]));
   }
   put_table(page, comparison, "cache memory", [](const ComparePoint& p) { return bytes(p.cache_bytes); });

@@ -13,6 +13,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kDefaultContext = 32768;
 constexpr int64_t kDefaultPrompt = 2048;
+constexpr int64_t kDefaultChunk = 512;
+constexpr int64_t kDefaultGpuChunk = 8192;
 
 bool has_weights(const std::string& dir) {
   std::error_code error;
@@ -28,6 +30,7 @@ Result<PlanOptions> resolved(PlanOptions options, const ModelConfig& config) {
   const int64_t limit = config.max_position_embeddings.value_or(kDefaultContext);
   if (options.context == 0) options.context = std::min(kDefaultContext, limit);
   if (options.prompt == 0) options.prompt = std::min(kDefaultPrompt, options.context);
+  if (options.prefill_chunk == 0) options.prefill_chunk = options.machine.is_gpu ? kDefaultGpuChunk : kDefaultChunk;
   TANDEM_RETURN_IF_ERROR(check_positive("context", options.context));
   TANDEM_RETURN_IF_ERROR(check_positive("sequences", options.sequences));
   TANDEM_RETURN_IF_ERROR(check_positive("prompt", options.prompt));

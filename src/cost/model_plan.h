@@ -24,8 +24,8 @@ struct PlanOptions {
   DType cache_dtype = DType::kF32;
   int64_t context = 0;  // tokens of a sequence; 0: 32768, or what the model states
   int64_t sequences = 1;
-  int64_t prompt = 0;  // tokens; 0: 2048, or the context
-  int64_t prefill_chunk = 512;
+  int64_t prompt = 0;         // tokens; 0: 2048, or the context
+  int64_t prefill_chunk = 0;  // tokens of a step; 0: 512, on a GPU 8192
   int64_t hash_unit = 128;
   std::vector<int64_t> batches = {};  // of decode; empty: 1, 8, 32 and the sequences
   int threads = 1;

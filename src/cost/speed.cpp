@@ -120,7 +120,15 @@ std::optional<double> memory_to_hide_disk(const ModelCost& model, const SpeedMod
 
 std::optional<PrefixHit> prefix_hit(const ModelCost& model, const SpeedModel& speed, int64_t tokens, int64_t chunk,
                                     double rate) {
-  const std::optional<PhaseTime> again = prefill_time(model, speed, 0, tokens, chunk);
+  StepCost cost = prefill_cost(model, 0, tokens, chunk);
+  const double steps = static_cast<double>(tokens) / static_cast<double>(chunk);
+  const StepCost full = prefill_cost(model, 0, chunk, chunk);
+  cost.trunk_bytes = steps * full.trunk_bytes;
+  cost.expert_bytes = steps * full.expert_bytes;
+  cost.state_bytes = steps * full.state_bytes;
+  cost.head_bytes = 0;
+  cost.head_flops = 0;
+  const std::optional<PhaseTime> again = phase_time(model, speed, cost, {.is_prefill = true, .steps = steps});
   if (!again) return std::nullopt;
   PrefixHit hit;
   hit.restore_bytes = state_bytes_per_sequence(model) + static_cast<double>(tokens) * cache_bytes_per_token(model);

@@ -57,7 +57,8 @@ std::optional<double> prefill_knee(const ModelCost& model, const Machine& machin
 std::optional<double> memory_to_hide_disk(const ModelCost& model, const SpeedModel& speed, const FixedMemory& fixed,
                                           double depth, double sequences);
 
-// A prefix of `tokens` tokens found in a tier that is read at `rate`, against computing it again.
+// A prefix of `tokens` tokens found in a tier that is read at `rate`, against computing it again in steps of `chunk`
+// that would be full without it: a token pays its own FLOPs and its share of a step's weights (systems.md §8.6).
 struct PrefixHit {
   double restore_bytes = 0;
   double restore_seconds = 0;

@@ -40,7 +40,7 @@ struct StepCost {
   double mla_flops = 0;
 
   double weight_bytes() const { return trunk_bytes + head_bytes + expert_bytes; }
-  double bytes() const { return weight_bytes() + state_bytes + latent_bytes; }
+  double bytes() const { return weight_bytes() + (state_bytes + latent_bytes); }
   double flops() const { return trunk_flops + head_flops + expert_flops + kda_flops + mla_flops; }
   StepCost& operator+=(const StepCost& other);
 };

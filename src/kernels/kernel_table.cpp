@@ -1,5 +1,11 @@
 #include "kernels/kernel_table.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "base/cat.h"
 #include "kernels/backend_entries.h"
 
@@ -35,10 +41,19 @@ void lay_avx2(KernelTable& table) {
 #undef TANDEM_BACKEND
 }
 
-void lay_avx512(KernelTable& table){
+void lay_avx512(KernelTable& table) {
 #define TANDEM_BACKEND avx512
-    TANDEM_FOR_EACH_OPERATOR(TANDEM_TAKE_ENTRY)
+  TANDEM_FOR_EACH_OPERATOR(TANDEM_TAKE_ENTRY)
 #undef TANDEM_BACKEND
+}
+#endif
+
+#if defined(__x86_64__)
+// AVX-512 with tiles for the rows of prompts.
+void lay_amx(KernelTable& table) {
+  lay_avx512(table);
+  table.linear_prefill = &amx::linear;
+  table.moe_experts_prefill = &amx::moe_experts;
 }
 #endif
 
@@ -52,9 +67,11 @@ KernelTable table_of(KernelBackend backend) {
 #if defined(__x86_64__)
     case KernelBackend::kAvx2: lay_avx2(table); break;
     case KernelBackend::kAvx512: lay_avx512(table); break;
+    case KernelBackend::kAmx: lay_amx(table); break;
 #else
     case KernelBackend::kAvx2:
-    case KernelBackend::kAvx512: break;  // never available: detect_cpu_features reports neither
+    case KernelBackend::kAvx512:
+    case KernelBackend::kAmx: break;  // never available: detect_cpu_features reports none
 #endif
   }
   return table;
@@ -62,12 +79,31 @@ KernelTable table_of(KernelBackend backend) {
 
 }  // namespace
 
+#if defined(__x86_64__)
+namespace {
+
+// Tiles hold 8 KiB of state a thread, which Linux saves only for processes that asked.
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  const bool has_tiles = (d >> 24 & 1u) != 0 && (d >> 22 & 1u) != 0;  // AMX-TILE, AMX-BF16
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return false;
+  const bool has_bf16 = (a >> 5 & 1u) != 0;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return has_tiles && has_bf16 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+#endif
+
 std::string_view kernel_backend_name(KernelBackend backend) {
   switch (backend) {
     case KernelBackend::kRef: return "ref";
     case KernelBackend::kPortable: return "portable";
     case KernelBackend::kAvx2: return "avx2";
     case KernelBackend::kAvx512: return "avx512";
+    case KernelBackend::kAmx: return "amx";
   }
   return "?";
 }
@@ -81,6 +117,7 @@ CpuFeatures detect_cpu_features() {
                   __builtin_cpu_supports("bmi2");
   features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  features.amx = features.avx512 && has_amx();
 #endif
   return features;
 }
@@ -89,6 +126,7 @@ std::vector<KernelBackend> available_backends(const CpuFeatures& features) {
   std::vector<KernelBackend> backends = {KernelBackend::kRef, KernelBackend::kPortable};
   if (features.avx2) backends.push_back(KernelBackend::kAvx2);
   if (features.avx512) backends.push_back(KernelBackend::kAvx512);
+  if (features.amx) backends.push_back(KernelBackend::kAmx);
   return backends;
 }
 
@@ -106,11 +144,11 @@ Result<KernelTable> make_kernel_table(const CpuFeatures& features, std::optional
 
 Result<std::optional<KernelBackend>> parse_kernel_backend(std::string_view name) {
   if (name == "auto") return std::optional<KernelBackend>{};
-  for (const KernelBackend backend :
-       {KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kAvx2, KernelBackend::kAvx512}) {
+  for (const KernelBackend backend : {KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kAvx2,
+                                      KernelBackend::kAvx512, KernelBackend::kAmx}) {
     if (name == kernel_backend_name(backend)) return std::optional<KernelBackend>{backend};
   }
-  return Status::invalid(cat("kernel backend \"", name, "\": expected ref, portable, avx2, avx512 or auto"));
+  return Status::invalid(cat("kernel backend \"", name, "\": expected ref, portable, avx2, avx512, amx or auto"));
 }
 
 std::string KernelTable::describe() const {

@@ -25,13 +25,15 @@
 
 namespace tandem {
 
-enum class KernelBackend { kRef, kPortable, kAvx2, kAvx512 };
-std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portable", "avx2", "avx512"
+enum class KernelBackend { kRef, kPortable, kAvx2, kAvx512, kAmx };
+std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portable", "avx2", "avx512", "amx"
 
 struct CpuFeatures {
   bool avx2 = false;    // AVX2 + FMA + F16C + BMI2
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL
+  bool amx = false;     // AMX tiles of bf16 and AVX-512 BF16, and the system lets this process use them
 };
+// Asks the system for the use of AMX: before threads are started.
 CpuFeatures detect_cpu_features();
 
 // Backends that this CPU runs, slowest first; always starts with kRef, kPortable.
@@ -40,6 +42,7 @@ std::vector<KernelBackend> available_backends(const CpuFeatures& features);
 struct KernelTable {
   KernelBackend backend = KernelBackend::kRef;
   void (*linear)(const ExecContext&, const LinearArgs&) = nullptr;
+  void (*linear_prefill)(const ExecContext&, const LinearArgs&) = nullptr;  // null: none of its own
   void (*rms_norm)(const ExecContext&, const RmsNormArgs&) = nullptr;
   void (*rms_norm_gated)(const ExecContext&, const RmsNormGatedArgs&) = nullptr;
   void (*l2_norm)(const ExecContext&, const L2NormArgs&) = nullptr;
@@ -47,6 +50,7 @@ struct KernelTable {
   void (*gated_act)(const ExecContext&, const GatedActArgs&) = nullptr;
   void (*router_select)(const ExecContext&, const RouterSelectArgs&) = nullptr;
   void (*moe_experts)(const ExecContext&, const MoeExpertsArgs&) = nullptr;
+  void (*moe_experts_prefill)(const ExecContext&, const MoeExpertsArgs&) = nullptr;  // likewise
   void (*short_conv)(const ExecContext&, const ShortConvArgs&) = nullptr;
   void (*kda_gate)(const ExecContext&, const KdaGateArgs&) = nullptr;
   void (*kda_recurrent)(const ExecContext&, const KdaArgs&) = nullptr;
@@ -67,7 +71,7 @@ struct KernelTable {
 // `requested`: nullopt = the best this CPU runs. kUnsupported when the CPU lacks the requested one.
 Result<KernelTable> make_kernel_table(const CpuFeatures& features, std::optional<KernelBackend> requested);
 
-// "ref|portable|avx2|avx512|auto"; "auto" is nullopt inside the Result.
+// "ref|portable|avx2|avx512|amx|auto"; "auto" is nullopt inside the Result.
 Result<std::optional<KernelBackend>> parse_kernel_backend(std::string_view name);
 
 }  // namespace tandem

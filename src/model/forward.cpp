@@ -78,6 +78,8 @@ Result<MatrixView<float>> Model::forward(const ExecContext& ctx, const StepPlan&
                          .experts = experts_,
                          .observer = observer,
                          .times = times,
+                         .prefill = prefill_ranges(ctx.arena, plan, false),
+                         .wanted_prefill = prefill_ranges(ctx.arena, plan, true),
                          .num_rows = static_cast<int64_t>(plan.tokens.size())});
 }
 
@@ -138,7 +140,7 @@ Result<MatrixView<float>> Model::head(const StepContext& step, ResidualStream& r
   const PhaseTimer timer(step.times, Phase::kHead);
   const MatrixView<float> logits = alloc_rows(step, hidden.value().shape[0], config_.vocab_size);
   const std::array<LinearOutput, 1> output = {{{weights_.lm_head, logits}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = hidden.value(), .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, hidden.value(), output));
   return logits;
 }
 

@@ -32,10 +32,12 @@ struct StepContext {
   const ModelOptions& options;
   const StepPlan& plan;
   std::span<const SequenceCacheView> caches;
-  ExpertSource* experts = nullptr;   // null: all routed experts are in memory
-  StepObserver* observer = nullptr;  // may be null
-  PhaseTimes* times = nullptr;       // may be null
-  int64_t num_rows = 0;              // of the activations: the plan's, or behind the last attention its wanted rows
+  ExpertSource* experts = nullptr;                // null: all routed experts are in memory
+  StepObserver* observer = nullptr;               // may be null
+  PhaseTimes* times = nullptr;                    // may be null
+  std::span<const RowRange> prefill = {};         // rows of the plan that belong to prompts
+  std::span<const RowRange> wanted_prefill = {};  // of its wanted rows, those
+  int64_t num_rows = 0;  // of the activations: the plan's, or behind the last attention its wanted rows
 };
 
 class Model {

@@ -38,4 +38,13 @@ class ExpertPolicy {
 // The least recently needed leaves. num_layers counts all layers of the model, with experts or without.
 std::unique_ptr<ExpertPolicy> make_lru_policy(int64_t num_layers, int64_t num_experts);
 
+// Least frequently recently used, the yardstick between recency and frequency: a privileged part of the places, half,
+// goes by recency; what falls out of it competes by how often it was needed since it was read, ties by recency. The two
+// parts are those of Bilal and Kang's LFRU (2014).
+std::unique_ptr<ExpertPolicy> make_lfru_policy(int64_t num_layers, int64_t num_experts);
+
+// The one with the smallest estimate of use leaves (stream/reuse_model.h): learned while running, from nothing; a
+// prefill does not flush it. Costs O(experts of a layer) a visit and O(layers + experts of a layer) a victim.
+std::unique_ptr<ExpertPolicy> make_reuse_policy(int64_t num_layers, int64_t num_experts);
+
 }  // namespace tandem

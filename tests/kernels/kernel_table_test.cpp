@@ -60,7 +60,7 @@ TEST(KernelTable, ParsesItsOwnNames) {
   EXPECT_EQ(parse_kernel_backend("auto").value(), std::nullopt);
   const auto refused = parse_kernel_backend("AVX512");
   ASSERT_FALSE(refused.is_ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("\"AVX512\": expected ref, portable, avx2, avx512 or auto"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("\"AVX512\": expected ref, portable, avx2, avx512, amx or auto"));
 }
 
 TEST(KernelTable, Avx512ImpliesAvx2OnThisMachine) {

@@ -24,6 +24,7 @@ struct Loops {
 
 Loops loops_of(KernelBackend backend) {
   switch (backend) {
+    case KernelBackend::kAmx:
     case KernelBackend::kAvx512: return {avx512::read_streams, avx512::fma_chains, avx512::fma_lanes()};
     case KernelBackend::kAvx2: return {avx2::read_streams, avx2::fma_chains, avx2::fma_lanes()};
     case KernelBackend::kRef:

@@ -7,12 +7,15 @@
 // Aliasing   y_i overlap neither x nor each other.
 // Numerics   f32 accumulation over exact f32 values of the stored weights. A backend sums each y[t, o] in one fixed
 //            order whatever T, the other rows and the other matrices are: rows are bitwise independent of the batch.
-// Errors     kInvalidArgument on shape or stride mismatch, or MXFP4 with `in` not a multiple of 32.
+//            A backend may have two such orders, one for the rows of prompts (kernels/row_ranges.h).
+// Errors     kInvalidArgument on shape or stride mismatch, or MXFP4 with `in` not a multiple of 32; ranges that are
+// none.
 #pragma once
 
 #include <span>
 
 #include "kernels/exec_context.h"
+#include "kernels/row_ranges.h"
 #include "tandem/status.h"
 #include "tensor/view.h"
 #include "tensor/weight_view.h"
@@ -27,6 +30,7 @@ struct LinearOutput {
 struct LinearArgs {
   MatrixView<const float> x;  // [T, in]
   std::span<const LinearOutput> outputs;
+  std::span<const RowRange> prefill = {};  // rows of x that belong to prompts
 };
 
 Status linear(const ExecContext& ctx, const LinearArgs& args);  // validates metadata, then dispatches

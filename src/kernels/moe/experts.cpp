@@ -52,7 +52,20 @@ Status moe_experts(const ExecContext& ctx, const MoeExpertsArgs& args) {
     return unexpected({kOp, "expert_act"}, "widths that are multiples of 32 for MXFP8", cat(Dl, " and ", I));
   }
   TANDEM_RETURN_IF_ERROR(check_ids(args.topk_ids, static_cast<int64_t>(args.experts.size())));
-  if (T > 0) ctx.kernels.moe_experts(ctx, args);
+  if (!are_row_ranges(args.prefill, T)) return unexpected({kOp, "prefill"}, "ascending ranges of rows", "others");
+  if (T == 0) return Status::ok();
+  if (ctx.kernels.moe_experts_prefill == nullptr || args.prefill.empty()) {
+    ctx.kernels.moe_experts(ctx, args);
+    return Status::ok();
+  }
+  for_each_run(args.prefill, T, [&](int64_t begin, int64_t end, bool is_prefill) {
+    MoeExpertsArgs run = args;
+    run.z = args.z.rows(begin, end - begin);
+    run.topk_ids = args.topk_ids.rows(begin, end - begin);
+    run.topk_weights = args.topk_weights.rows(begin, end - begin);
+    run.out = args.out.rows(begin, end - begin);
+    is_prefill ? ctx.kernels.moe_experts_prefill(ctx, run) : ctx.kernels.moe_experts(ctx, run);
+  });
   return Status::ok();
 }
 

@@ -26,6 +26,7 @@
 
 #include "kernels/activation/gated_act.h"
 #include "kernels/exec_context.h"
+#include "kernels/row_ranges.h"
 #include "tandem/status.h"
 #include "tensor/view.h"
 #include "tensor/weight_view.h"
@@ -49,6 +50,7 @@ struct MoeExpertsArgs {
   int64_t expert_begin = 0;
   int64_t expert_end = std::numeric_limits<int32_t>::max();  // beyond the last: all
   bool add_to_out = false;                                   // out holds the sum over the experts below expert_begin
+  std::span<const RowRange> prefill = {};                    // rows of z that belong to prompts (kernels/row_ranges.h)
   MatrixView<float> out;
 };
 Status moe_experts(const ExecContext& ctx, const MoeExpertsArgs& args);

@@ -57,20 +57,20 @@ Result<Projected> project(const StepContext& step, const KdaLayerWeights& weight
                                                 {weights.b_proj, p.beta},
                                                 {full_rank_gate ? weights.g_proj : weights.g_a_proj, gate_low}}};
   if (gate_rows == rows) {
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = outputs}));
+    TANDEM_RETURN_IF_ERROR(project(step, x, outputs));
   } else {
     const std::span<const LinearOutput> all(outputs);
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = all.first(5)}));
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gather_wanted_rows(step, x), .outputs = all.last(1)}));
+    TANDEM_RETURN_IF_ERROR(project(step, x, all.first(5)));
+    TANDEM_RETURN_IF_ERROR(project(step, gather_wanted_rows(step, x), all.last(1)));
   }
   for (const LinearOutput& output : outputs) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
   const std::array<LinearOutput, 1> decay = {{{weights.f_b_proj, p.z}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = decay_low, .outputs = decay}));
+  TANDEM_RETURN_IF_ERROR(project(step, decay_low, decay));
   TANDEM_RETURN_IF_ERROR(round_activations(step, p.z));
   if (!full_rank_gate) {
     const std::array<LinearOutput, 1> gate = {{{weights.g_b_proj, p.gate}}};
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gate_low, .outputs = gate}));
+    TANDEM_RETURN_IF_ERROR(project(step, gate_low, gate));
     TANDEM_RETURN_IF_ERROR(round_activations(step, p.gate));
   }
   return p;
@@ -228,7 +228,7 @@ Status kda_layer(const StepContext& step, int64_t layer, const KdaLayerWeights& 
   if (!mixed.is_ok()) return mixed.status();
   states.commit();
   const std::array<LinearOutput, 1> output = {{{weights.o_proj, y}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = mixed.value(), .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, mixed.value(), output));
   return round_activations(step, y);
 }
 

@@ -29,7 +29,7 @@ Status act_and_down(const StepContext& step, const MatrixView<float>& gate, cons
       gated_act(step.exec, {.gate = gate, .up = up, .params = activation(step.config), .out = gate}));
   TANDEM_RETURN_IF_ERROR(round_activations(step, gate));
   const std::array<LinearOutput, 1> output = {{{down, y}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gate, .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, gate, output));
   return round_activations(step, y);
 }
 
@@ -67,6 +67,7 @@ Status sum_of_experts(const StepContext& step, const MoeLayerWeights& weights, c
                          .experts = weights.experts,
                          .act = activation(step.config),
                          .expert_act = step.options.expert_act,
+                         .prefill = prefill_rows(step, z.shape[0]),
                          .out = sum};
   if (step.experts == nullptr) return moe_experts(step.exec, args);
   return streamed_experts(step, args);
@@ -88,7 +89,7 @@ Status routed_experts(const StepContext& step, const MoeLayerWeights& weights, c
     TANDEM_RETURN_IF_ERROR(round_activations(step, sum));
   }
   const std::array<LinearOutput, 1> output = {{{weights.latent_up, y}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = sum, .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, sum, output));
   return round_activations(step, y);
 }
 
@@ -100,7 +101,7 @@ Status dense_mlp(const StepContext& step, const MlpWeights& weights, const Matri
   const MatrixView<float> gate = alloc_rows(step, num_rows(step), weights.gate_proj.rows);
   const MatrixView<float> up = alloc_rows(step, num_rows(step), weights.up_proj.rows);
   const std::array<LinearOutput, 2> outputs = {{{weights.gate_proj, gate}, {weights.up_proj, up}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = outputs}));
+  TANDEM_RETURN_IF_ERROR(project(step, x, outputs));
   TANDEM_RETURN_IF_ERROR(round_activations(step, gate));
   TANDEM_RETURN_IF_ERROR(round_activations(step, up));
   return act_and_down(step, gate, up, weights.down_proj, y);
@@ -128,7 +129,7 @@ Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& 
     outputs[count++] = {weights.shared_experts->up_proj, shared_up};
   }
   const std::span<const LinearOutput> used = std::span(outputs).first(count);
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used}));
+  TANDEM_RETURN_IF_ERROR(project(step, x, used));
   for (const LinearOutput& output : used.subspan(1)) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
   Result<Routing> routing = select_experts(step, layer, weights, logits);

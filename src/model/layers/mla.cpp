@@ -41,10 +41,10 @@ Result<Projected> project(const StepContext& step, const MlaLayerWeights& weight
   }
   const std::span<const LinearOutput> used = std::span(outputs).first(count);
   if (rows == num_rows(step)) {
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used}));
+    TANDEM_RETURN_IF_ERROR(project(step, x, used));
   } else {
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = used.first(1)}));
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = gather_wanted_rows(step, x), .outputs = used.subspan(1)}));
+    TANDEM_RETURN_IF_ERROR(project(step, x, used.first(1)));
+    TANDEM_RETURN_IF_ERROR(project(step, gather_wanted_rows(step, x), used.subspan(1)));
   }
   for (const LinearOutput& output : used) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
@@ -54,7 +54,7 @@ Result<Projected> project(const StepContext& step, const MlaLayerWeights& weight
                  {.x = query_input, .weight = as_vector(weights.q_a_layernorm), .eps = lora_eps, .out = query_input}));
     TANDEM_RETURN_IF_ERROR(round_activations(step, query_input));
     const std::array<LinearOutput, 1> query = {{{weights.q_b_proj, p.q}}};
-    TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = query_input, .outputs = query}));
+    TANDEM_RETURN_IF_ERROR(project(step, query_input, query));
     TANDEM_RETURN_IF_ERROR(round_activations(step, p.q));
   }
   const MatrixView<float> compressed = p.latent.columns(0, config.kv_lora_rank);  // the norm spares the key part
@@ -142,7 +142,7 @@ Status mla_layer(const StepContext& step, int64_t layer, const MlaLayerWeights& 
     TANDEM_RETURN_IF_ERROR(round_activations(step, out));
   }
   const std::array<LinearOutput, 1> output = {{{weights.o_proj, y}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = out, .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, out, output));
   return round_activations(step, y);
 }
 

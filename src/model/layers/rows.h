@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/linear/linear.h"
 #include "model/forward.h"
 
 namespace tandem {
@@ -18,6 +19,16 @@ inline VectorView<const float> as_vector(const std::vector<float>& values) {
 inline Status round_activations(const StepContext& step, const MatrixView<float>& rows) {
   if (step.options.activation_dtype != DType::kBF16) return Status::ok();
   return round_to_bf16(step.exec, rows);
+}
+
+// Those of `rows` activations, the plan's or its wanted ones, that belong to prompts.
+inline std::span<const RowRange> prefill_rows(const StepContext& step, int64_t rows) {
+  return rows == static_cast<int64_t>(step.plan.tokens.size()) ? step.prefill : step.wanted_prefill;
+}
+
+inline Status project(const StepContext& step, const MatrixView<const float>& x,
+                      std::span<const LinearOutput> outputs) {
+  return linear(step.exec, {.x = x, .outputs = outputs, .prefill = prefill_rows(step, x.shape[0])});
 }
 
 inline int64_t num_rows(const StepContext& step) { return step.num_rows; }

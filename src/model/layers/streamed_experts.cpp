@@ -57,7 +57,7 @@ Status predict_experts(const StepContext& step, const LookAhead& ahead) {
                                               .out = x}));
   const MatrixView<float> logits = alloc_rows(step, rows, moe.router.rows);
   const std::array<LinearOutput, 1> output = {{{moe.router, logits}}};
-  TANDEM_RETURN_IF_ERROR(linear(step.exec, {.x = x, .outputs = output}));
+  TANDEM_RETURN_IF_ERROR(project(step, x, output));
   const int64_t k = config.num_experts_per_token;
   const auto ids = MatrixView<int32_t>::contiguous(step.exec.arena.alloc<int32_t>(rows * k).data(), {rows, k});
   const MatrixView<float> weights = alloc_rows(step, rows, k);

@@ -33,4 +33,23 @@ MatrixView<float> gather_wanted_rows(const StepContext& step, const MatrixView<c
   return wanted;
 }
 
+std::span<const RowRange> prefill_ranges(Arena& arena, const StepPlan& plan, bool only_wanted) {
+  const std::span<RowRange> ranges = arena.alloc<RowRange>(static_cast<int64_t>(plan.sequences.size()));
+  size_t count = 0;
+  int64_t begin = 0;
+  for (const SequenceStep& sequence : plan.sequences) {
+    const int64_t rows = only_wanted ? wanted_rows(sequence) : sequence.num_tokens;
+    const int64_t end = begin + rows;
+    if (sequence.mode == StepMode::kPrefill && rows > 0) {
+      if (count > 0 && ranges[count - 1].end == begin) {
+        ranges[count - 1].end = end;
+      } else {
+        ranges[count++] = {begin, end};
+      }
+    }
+    begin = end;
+  }
+  return ranges.first(count);
+}
+
 }  // namespace tandem
