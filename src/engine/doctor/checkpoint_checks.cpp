@@ -185,9 +185,10 @@ CheckpointFacts check_checkpoint_folder(const std::string& model, TellCheck tell
                     {"tensors", facts.checkpoint->num_tensors()},
                     {"bytes", static_cast<int64_t>(facts.checkpoint->total_bytes())},
                     {"table_bytes", static_cast<int64_t>(facts.checkpoint->table_bytes())}};
-    files.message = cat(facts.checkpoint->num_shards(), facts.checkpoint->num_shards() == 1 ? " shard" : " shards",
-                        " with ", facts.checkpoint->num_tensors(), " tensors, ",
-                        bytes_text(facts.checkpoint->total_bytes()), "; index and headers agree");
+    files.message =
+        cat(facts.checkpoint->num_shards(), facts.checkpoint->num_shards() == 1 ? " shard" : " shards", " with ",
+            facts.checkpoint->num_tensors(), " tensors, ", bytes_text(facts.checkpoint->total_bytes()),
+            "; index and headers agree, names and shapes take ", bytes_text(facts.checkpoint->table_bytes()));
   } else {
     fail_with(files, checkpoint.status());
   }

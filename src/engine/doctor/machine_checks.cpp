@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kBufferBytes = int64_t{1} << 30;  // of the read measurement: far larger than any cache
 
-// Instructions that say how fast a CPU may become; the kernels of this build use some of them or none.
-constexpr std::string_view kNotedInstructions[] = {"avx_vnni",    "avx512_vnni", "avx512_vbmi", "avx512_bf16",
-                                                   "avx512_fp16", "amx_tile",    "amx_int8",    "amx_bf16"};
+// Instructions that say how fast a CPU may become, beyond what the kernels need.
+constexpr std::string_view kNotedInstructions[] = {"avx_vnni",    "avx512_vnni", "avx512_vbmi",
+                                                   "avx512_fp16", "amx_int8",    "amx_fp16"};
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -41,8 +41,10 @@ void check_kernels(const MachineFacts& facts, KernelBackend chosen, KernelBacken
   if (chosen < best) {
     check.verdict = Verdict::kWarning;
     check.message += cat(", by choice: this CPU runs ", kernel_backend_name(best), ", which is faster");
-  } else if (best < KernelBackend::kAvx512) {
-    const KernelBackend next = best < KernelBackend::kAvx2 ? KernelBackend::kAvx2 : KernelBackend::kAvx512;
+  } else if (best < KernelBackend::kAmx) {
+    const KernelBackend next = best < KernelBackend::kAvx2     ? KernelBackend::kAvx2
+                               : best < KernelBackend::kAvx512 ? KernelBackend::kAvx512
+                                                               : KernelBackend::kAmx;
     const std::vector<std::string> missing = missing_instructions(facts.cpu, next);
     // AVX2 is the usual machine; without it everything is several times slower.
     check.verdict = best < KernelBackend::kAvx2 ? Verdict::kWarning : Verdict::kOk;
@@ -171,6 +173,7 @@ std::vector<std::string> missing_instructions(const CpuModel& cpu, KernelBackend
   if (backend >= KernelBackend::kAvx512) {
     needed.insert(needed.end(), {"avx512f", "avx512bw", "avx512dq", "avx512vl"});
   }
+  if (backend >= KernelBackend::kAmx) needed.insert(needed.end(), {"amx_tile", "amx_bf16", "avx512_bf16"});
   std::erase_if(needed, [&](const std::string& name) { return cpu.has(name); });
   return needed;
 }

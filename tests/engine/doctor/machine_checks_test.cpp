@@ -57,6 +57,11 @@ TEST(MachineChecks, KernelsAndWhyNotBetterOnes) {
   const Checks chosen = check(facts, {1, {}}, KernelBackend::kRef);
   EXPECT_EQ(chosen["kernels"].verdict, Verdict::kWarning);
   EXPECT_THAT(chosen["kernels"].message, HasSubstr("this CPU runs avx2"));
+  facts.cpu.flags = {"amx_bf16", "amx_tile", "avx2", "avx512_bf16", "avx512bw", "avx512dq",
+                     "avx512f",  "avx512vl", "bmi2", "f16c",        "fma"};
+  const Checks refused = check(facts, {1, {}}, KernelBackend::kAvx512, KernelBackend::kAvx512);
+  EXPECT_EQ(refused["kernels"].verdict, Verdict::kOk);
+  EXPECT_THAT(refused["kernels"].message, HasSubstr("not amx: this CPU, or the virtual machine, lacks the operating"));
   facts.cpu.flags = {"avx2"};
   const Checks old = check(facts, {1, {}}, KernelBackend::kPortable, KernelBackend::kPortable);
   EXPECT_EQ(old["kernels"].verdict, Verdict::kWarning);
@@ -70,6 +75,9 @@ TEST(MachineChecks, InstructionsAgreeWithTheKernelTable) {
   if (facts.cpu.flags.empty()) GTEST_SKIP() << "this system lists no instructions";
   EXPECT_EQ(missing_instructions(facts.cpu, KernelBackend::kAvx2).empty(), features.avx2);
   EXPECT_EQ(missing_instructions(facts.cpu, KernelBackend::kAvx512).empty(), features.avx512);
+  // The system may refuse what the CPU has.
+  const bool lists_amx = missing_instructions(facts.cpu, KernelBackend::kAmx).empty();
+  EXPECT_TRUE(lists_amx || !features.amx);
 }
 
 TEST(MachineChecks, MoreThreadsThanProcessorsOrQuota) {
