@@ -47,6 +47,11 @@ nlohmann::ordered_json stream_of(const BenchCase& result, const ExpertStore& exp
   stream["read_gb_s"] = read_gb_s;
   stream["drive_random_read_gb_s"] = drive_gb_s;
   stream["percent_of_drive"] = percent(read_gb_s, drive_gb_s);
+  // What the steps needed and did not have, at the drive's speed, is the least time a case can take.
+  const uint64_t bytes_needed =
+      result.stream->bytes_read - std::min(result.stream->bytes_read, result.stream->bytes_unused);
+  stream["bound_s"] = drive_gb_s > 0 ? static_cast<double>(bytes_needed) / drive_gb_s / 1e9 : 0.0;
+  stream["percent_of_bound"] = percent(stream["bound_s"].get<double>(), result.seconds);
   return stream;
 }
 

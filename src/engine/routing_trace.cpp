@@ -15,7 +15,7 @@ Result<RoutingTrace> RoutingTrace::create(const std::string& path) {
 
 void RoutingTrace::on_router(int64_t layer, const MatrixView<const int32_t>& topk_ids, const MatrixView<const float>&) {
   // Layers ascend within a step: an earlier one, or the same, begins the next.
-  if (layer <= last_layer_) write_rows();
+  if (last_layer_ && layer <= *last_layer_) write_rows();
   last_layer_ = layer;
   if (!recording_) return;
   rows_.resize(static_cast<size_t>(topk_ids.shape[0]));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ class RoutingTrace final : public StepObserver {
   std::string path_;
   std::ofstream out_;
   bool recording_ = false;
-  int64_t last_layer_ = -1;
+  std::optional<int64_t> last_layer_;
   std::vector<std::string> rows_;  // of the step in work: the layers so far
   int64_t num_tokens_ = 0;
 };

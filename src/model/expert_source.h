@@ -29,6 +29,8 @@ class ExpertSource {
   virtual ~ExpertSource() = default;
   // A step begins; may refuse it.
   virtual Status begin_step() { return Status::ok(); }
+  // Between two operators: the place to hand a drive its next reads. Free when there are none.
+  virtual void advance() {}
   virtual Status begin(int64_t layer, std::span<const int32_t> needed) = 0;  // ascending, distinct
   virtual Result<std::optional<ExpertPart>> next() = 0;                      // nothing: all parts have been given
   virtual void predict(int64_t layer, std::span<const int32_t> likely) = 0;  // distinct, the likeliest first

@@ -120,6 +120,7 @@ Result<MatrixView<float>> Model::run(const StepContext& step) const {
     MatrixView<float> y = residual.next_output();
     TANDEM_RETURN_IF_ERROR(attention(step, l, layer, h.value(), y));
     tap(step, Tap::kAttnOut, l, y);
+    if (experts_ != nullptr) experts_->advance();
     TANDEM_RETURN_IF_ERROR(residual.add(y));
 
     h = residual.feed_forward_input(layer.mlp_res);

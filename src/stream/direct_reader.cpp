@@ -186,6 +186,7 @@ void DirectReader::release(uint32_t id) {
 
 void DirectReader::release_late(uint32_t id) {
   drive_of(flights_[id].request.file).stalled = false;
+  --abandoned_;
   release(id);
 }
 
@@ -251,6 +252,7 @@ void DirectReader::find_stalled(std::vector<ReadCompletion>& done) {
     Flight& flight = flights_[id];
     if (!flight.used || flight.abandoned || seconds(now - flight.started) < options_.stall_seconds) continue;
     flight.abandoned = true;
+    ++abandoned_;
     drive_of(flight.request.file).stalled = true;
     complete(id, Status::io(cat(place(flight.request), ": no answer for ", options_.stall_seconds, " seconds")), done);
   }
@@ -291,6 +293,11 @@ void DirectReader::release_ignored() {
 size_t DirectReader::collect(std::vector<ReadCompletion>& done, bool block) {
   const size_t before = done.size();
   release_ignored();
+  if (live_ == 0 && abandoned_ > 0) {  // a drive that answers late is well again
+    results_.clear();
+    backend_->collect(0.0, results_);
+    for (const auto& [id, result] : results_) handle_result(id, result, done);
+  }
   start_queued();
   while (live_ > 0) {
     results_.clear();

@@ -151,7 +151,8 @@ class DirectReader {
   std::vector<uint32_t> free_flights_;
   std::vector<std::pair<uint32_t, int64_t>> results_;  // scratch of collect()
   int64_t pending_ = 0;
-  int64_t live_ = 0;  // flights that have not been reported
+  int64_t live_ = 0;       // flights that have not been reported
+  int64_t abandoned_ = 0;  // flights that were reported as stalled and may still be answered
   int64_t attempts_ = 0;
   Clock::time_point busy_since_;
   Stats stats_;

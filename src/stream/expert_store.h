@@ -61,6 +61,7 @@ class ExpertStore final : public ExpertSource {
   void set_step_hook(std::function<Status()> hook) { step_hook_ = std::move(hook); }
 
   Status begin_step() override;
+  void advance() override { poll(); }
   Status begin(int64_t layer, std::span<const int32_t> needed) override;
   Result<std::optional<ExpertPart>> next() override;
   void predict(int64_t layer, std::span<const int32_t> likely) override;

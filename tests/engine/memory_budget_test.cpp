@@ -112,7 +112,8 @@ TEST(ResidentBytes, GrowWithWhatIsWritten) {
   const std::vector<char> written(64 << 20, 1);
   EXPECT_GE(resident_bytes() - before, 60 << 20);
   EXPECT_EQ(written.back(), 1);
-  EXPECT_GE(peak_resident_bytes(), resident_bytes());
+  // The system counts by pages a processor has not told it of yet: the two may differ by some.
+  EXPECT_GE(peak_resident_bytes() + (1 << 20), resident_bytes());
 }
 
 }  // namespace
