@@ -7,11 +7,11 @@
 #include <set>
 
 #include "base/cat.h"
-#include "effort.h"
 #include "stream/expert_policy.h"
 #include "stream/quick_math.h"
 #include "stream/reuse_model.h"
 #include "stream/trace_replay.h"
+#include "support/effort.h"
 
 namespace tandem {
 namespace {
