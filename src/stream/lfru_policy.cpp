@@ -1,6 +1,7 @@
 // Two ordered sets. The privileged one holds the more recently needed half; the other orders by (needs, last need).
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -88,7 +89,7 @@ class LfruPolicy final : public ExpertPolicy {
   int64_t num_experts_;
   int64_t clock_ = 0;
   std::vector<Entry> entries_;
-  std::set<std::tuple<int64_t, int64_t>> privileged_;     // (last need, id)
+  std::set<std::pair<int64_t, int64_t>> privileged_;      // (last need, id)
   std::set<std::tuple<int64_t, int64_t, int64_t>> rest_;  // (needs, last need, id)
 };
 

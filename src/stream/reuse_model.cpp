@@ -18,7 +18,22 @@ constexpr float kOldest = 200.F;          // visits; ages above it are alike
 
 // Where learning starts: bias, the last four visits, rates by half-life, age, recall.
 constexpr std::array<float, 11> kStart = {-3.F, 1.1F, 0.4F, 0.3F, 0.1F, 0.2F, 0.4F, 0.F, 0.4F, 0.2F, 0.5F};
+constexpr float kMostWeight = 20.F;     // whatever the routing, estimates stay finite
 constexpr float kNatural = 0.6931472F;  // ln 2: the weights are for natural logarithms
+
+// Eight sums side by side, in a fixed order: vectors of them, and the same bits wherever it is built.
+float dot(std::span<const float> a, std::span<const float> b) {
+  constexpr size_t kLanes = 8;
+  std::array<float, kLanes> sums = {};
+  size_t i = 0;
+  for (; i + kLanes <= a.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  }
+  for (; i < a.size(); ++i) sums[0] += a[i] * b[i];
+  float sum = 0.F;
+  for (const float part : sums) sum += part;
+  return sum;
+}
 
 }  // namespace
 
@@ -49,7 +64,8 @@ void ReuseModel::observe(int64_t layer, std::span<const int32_t> needed) {
   const std::span<float> now = row(estimates_, layer);
   const float* const before = features_.data() + layer * kFeatures * num_experts_;
   std::copy(before, before + kFeatures * num_experts_, old_features_.begin());
-  std::copy(now.begin(), now.end(), previous_.begin());
+  // Again, by what other layers have taught since: errors against stale estimates would add up and diverge.
+  weigh(layer, previous_);
 
   const std::span<float> recalled = feature(layer, kFeatures - 1);
   const bool recalls = recall_.observe(layer, needed, recalled);
@@ -83,11 +99,12 @@ void ReuseModel::update_features(int64_t layer, float information, float usual_r
       out[i] = kNatural * quick_log2((counts[i] + kPrior * usual_rate) * scale);
     }
   }
+  const float reset = kOldest * (1.F - information) * (1.F - information);
   const std::span<float> ages = row(age_, layer);
   const std::span<float> out = feature(layer, 1 + kRecent + kRates);
   for (size_t i = 0; i < ages.size(); ++i) {
     const float older = std::min(ages[i] + information, kOldest);
-    ages[i] = older * (1.F - information * needed_[i]);
+    ages[i] = needed_[i] != 0.F ? std::min(older, reset) : older;
     out[i] = kNatural * quick_log2(1.F + ages[i]);
   }
 }
@@ -109,9 +126,7 @@ void ReuseModel::learn(float information, float num_needed) {
   }
   for (int index = 0; index < kFeatures; ++index) {
     const std::span<const float> values = row(old_features_, index);
-    float sum = 0.F;
-    for (size_t i = 0; i < values.size(); ++i) sum += next_[i] * values[i];
-    weights_[index] += rate * sum;
+    weights_[index] = std::clamp(weights_[index] + rate * dot(next_, values), -kMostWeight, kMostWeight);
   }
 }
 

@@ -136,5 +136,32 @@ TEST(TraceCommand, WritesTheExpertsOfGeneratedTokens) {
   expect_refused(run_cli({"trace", golden_model("k3-tiny"), "--output", folder.path("u.jsonl")}), 1, {"tokenizer"});
 }
 
+TEST(TraceCommand, ReplaysARecordAgainstCaches) {
+  const TempFolder folder;
+  std::string lines;
+  for (int token = 0; token < 6; ++token) {
+    lines += cat("{\"tok\": ", token, ", \"layers\": [[0, ", 1 + token % 2, "]]}\n");
+  }
+  const std::string path = folder.write("t.jsonl", lines);
+  const CliResult result = run_cli({"trace", "--replay", path, "--capacity", "25,75", "--experts", "4", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json report = Json::parse(result.out);
+  EXPECT_EQ(report["needs"], 12);
+  ASSERT_EQ(report["rows"].size(), 2u);
+  EXPECT_EQ(report["rows"][0]["capacity"], 1);
+  EXPECT_NEAR(report["rows"][0]["belady"].get<double>(), 100.0 * 5 / 12, 1e-9);  // expert 0, always
+  EXPECT_EQ(report["rows"][1]["capacity"], 3);
+  for (const char* policy : {"lru", "lfru", "reuse", "belady"}) {
+    EXPECT_NEAR(report["rows"][1][policy].get<double>(), 100.0 * 9 / 12, 1e-9) << policy;  // three first needs
+  }
+  const CliResult table = run_cli({"trace", "--replay", path});
+  EXPECT_EQ(table.exit_code, 1);  // 10 % of three experts is none
+  EXPECT_NE(run_cli({"trace", "--replay", path, "--capacity", "50"}).out.find("Belady"), std::string::npos);
+  const std::string broken = folder.write("b.jsonl", lines + "{\"tok\": 6}\n");
+  expect_refused(run_cli({"trace", "--replay", broken}), 1, {"b.jsonl:7", "layers"});
+  expect_refused(run_cli({"trace", "--replay", folder.path("none.jsonl")}), 1, {"none.jsonl"});
+  expect_refused(run_cli({"trace"}), 1, {"--replay"});
+}
+
 }  // namespace
 }  // namespace tandem::test

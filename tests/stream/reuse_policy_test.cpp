@@ -7,16 +7,16 @@
 #include <set>
 
 #include "base/cat.h"
-#include "effort.h"
 #include "stream/expert_policy.h"
 #include "stream/quick_math.h"
 #include "stream/reuse_model.h"
 #include "stream/trace_replay.h"
+#include "support/effort.h"
 
 namespace tandem {
 namespace {
 
-bool nobody(ExpertKey) { return false; }
+constexpr auto nobody = [](ExpertKey) { return false; };
 
 std::vector<int32_t> some_of(std::mt19937& random, int32_t num_experts, size_t count) {
   std::set<int32_t> chosen;
@@ -222,7 +222,7 @@ TEST(ReusePolicy, VictimsAreThoseOfAPlainSearchInAMillionAccesses) {
     model.observe(layer, needed);
     for (const int32_t expert : needed) {
       if (held.contains({layer, expert})) continue;
-      const uint32_t salt = random() % 7;
+      const auto salt = random() % 7;
       const auto is_pinned = [&](ExpertKey key) {
         return (key.layer == layer && std::binary_search(needed.begin(), needed.end(), key.expert)) ||
                (salt == 0 && (key.layer + key.expert) % 3 == 0);

@@ -9,7 +9,7 @@
 
 #include "base/cat.h"
 #include "base/read_file.h"
-#include "golden.h"
+#include "support/golden.h"
 
 namespace tandem {
 namespace {
