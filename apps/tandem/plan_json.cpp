@@ -26,8 +26,11 @@ Json machine_json(const PlanOptions& options) {
            {{"memory", e.memory},
             {"decode_flops", e.decode_flops},
             {"prefill_flops", e.prefill_flops},
+            {"attention_flops", e.attention_flops},
+            {"overlap", e.overlap},
             {"disk", e.disk},
-            {"layer_seconds", e.layer_seconds}}}};
+            {"layer_seconds", e.layer_seconds},
+            {"row_seconds", e.row_seconds}}}};
 }
 
 Json weights_json(const ModelPlan& plan) {

@@ -174,8 +174,8 @@ StepCost AttentionCost::prefill(int64_t tokens) const {
 
 namespace {
 
-std::optional<double> seconds(const ModelCost& model, const SpeedModel& speed, const StepCost& cost, bool prefill) {
-  const auto time = phase_time(model, speed, cost, {.is_prefill = prefill, .steps = 1});
+std::optional<double> seconds(const ModelCost& model, const SpeedModel& speed, const StepCost& cost, StepKind kind) {
+  const auto time = phase_time(model, speed, cost, kind);
   if (!time) return std::nullopt;
   return time->seconds;
 }
@@ -199,6 +199,8 @@ Comparison compare_attentions(const ModelCost& model, const SpeedModel& speed, d
                         .bytes_per_sequence = {},
                         .points = {},
                         .crossings = {}};
+  const StepKind decode{.is_prefill = false, .steps = 1, .tokens = sequences};
+  const auto prompt = [](double tokens) { return StepKind{.is_prefill = true, .steps = 1, .tokens = tokens}; };
   std::vector<AttentionCost> costs;
   for (int i = 0; i < kNumAttentions; ++i) {
     const AttentionCost& cost = costs.emplace_back(model, static_cast<Attention>(i), options);
@@ -212,8 +214,8 @@ Comparison compare_attentions(const ModelCost& model, const SpeedModel& speed, d
                                        .cache_bytes = cost.cache_bytes(depth),
                                        .traffic_bytes = cost.traffic(depth),
                                        .attention_flops = cost.attention_flops(depth),
-                                       .ttft_seconds = seconds(model, speed, cost.prefill(context), true),
-                                       .tpot_seconds = seconds(model, speed, cost.decode(depth, sequences), false)});
+                                       .ttft_seconds = seconds(model, speed, cost.prefill(context), prompt(depth)),
+                                       .tpot_seconds = seconds(model, speed, cost.decode(depth, sequences), decode)});
     }
   }
   const AttentionCost& hybrid = costs[0];
@@ -226,12 +228,13 @@ Comparison compare_attentions(const ModelCost& model, const SpeedModel& speed, d
     add_crossing(comparison, "cache traffic", name, [&](double n) { return hybrid.traffic(n) - other.traffic(n); });
     if (!timed) continue;
     add_crossing(comparison, "TPOT", name, [&](double n) {
-      return *seconds(model, speed, hybrid.decode(n, sequences), false) -
-             *seconds(model, speed, other.decode(n, sequences), false);
+      return *seconds(model, speed, hybrid.decode(n, sequences), decode) -
+             *seconds(model, speed, other.decode(n, sequences), decode);
     });
     add_crossing(comparison, "TTFT", name, [&](double n) {
       const auto tokens = static_cast<int64_t>(n);
-      return *seconds(model, speed, hybrid.prefill(tokens), true) - *seconds(model, speed, other.prefill(tokens), true);
+      return *seconds(model, speed, hybrid.prefill(tokens), prompt(n)) -
+             *seconds(model, speed, other.prefill(tokens), prompt(n));
     });
   }
   return comparison;

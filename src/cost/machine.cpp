@@ -39,14 +39,26 @@ Status unknown_gpu(std::string_view text) {
 
 }  // namespace
 
-// The share of the read ceiling is that of one token a step; a batch computes in registers while it reads, and reaches
-// the share of the f32 ceiling that widened weights allow.
 Efficiency cpu_efficiency() {
-  return {.memory = 0.75, .decode_flops = 0.45, .prefill_flops = 0.65, .disk = 0.9, .layer_seconds = 20e-6};
+  return {.memory = 0.85,
+          .decode_flops = 0.35,
+          .prefill_flops = 0.75,
+          .attention_flops = 0.3,
+          .disk = 0.9,
+          .overlap = 0.0,
+          .layer_seconds = 10e-6,
+          .row_seconds = 12e-6};
 }
 
 Efficiency gpu_efficiency() {
-  return {.memory = 0.75, .decode_flops = 0.5, .prefill_flops = 0.5, .disk = 0.9, .layer_seconds = 20e-6};
+  return {.memory = 0.75,
+          .decode_flops = 0.5,
+          .prefill_flops = 0.5,
+          .attention_flops = 0.4,
+          .disk = 0.9,
+          .overlap = 1.0,
+          .layer_seconds = 20e-6,
+          .row_seconds = 0.0};
 }
 
 std::span<const GpuFacts> known_gpus() { return kGpus; }

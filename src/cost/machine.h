@@ -26,13 +26,17 @@ struct Machine {
   std::optional<double> host_rate;  // host memory to GPU
 };
 
-// Shares of a ceiling that a phase reaches, and time that a step takes whatever it moves.
+// Shares of a ceiling that the engine reaches, and time that a step takes whatever it moves. Predicted time is
+// max(memory, compute) + (1 − overlap) · min(memory, compute), plus the two fixed times.
 struct Efficiency {
-  double memory = 1.0;         // of memory_rate, one token a step
-  double decode_flops = 1.0;   // of flops_rate, a step of several sequences
-  double prefill_flops = 1.0;  // of flops_rate
-  double disk = 1.0;           // of disk_rate
-  double layer_seconds = 0.0;  // a step, for each layer: hand-outs to threads, or kernel launches
+  double memory = 1.0;           // of memory_rate
+  double decode_flops = 1.0;     // of flops_rate: matrices, a token of each sequence
+  double prefill_flops = 1.0;    // of flops_rate: matrices, many tokens of a sequence
+  double attention_flops = 1.0;  // of flops_rate: KDA recurrence, MLA scores and values
+  double disk = 1.0;             // of disk_rate
+  double overlap = 1.0;          // of reads with arithmetic: 1 hides the shorter of the two
+  double layer_seconds = 0.0;    // of a step, for each layer: hand-outs to threads, or kernel launches
+  double row_seconds = 0.0;      // of a token, for each layer: norms, gates, routing
 };
 
 // Measured on this engine: docs/bench/plan-check.json states the runs.

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <tuple>
+#include <utility>
 
 namespace tandem {
 namespace {
 
 constexpr double kMostSequences = 1e7;
 
-struct Candidate {
-  Limit limit;
-  double floor;
-  double predicted;
-};
+// Of the four limits in their order.
+std::pair<double, Limit> largest(const std::array<double, 4>& seconds) {
+  const auto at = static_cast<size_t>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
+  return {seconds[at], static_cast<Limit>(at)};
+}
 
 }  // namespace
 
@@ -38,37 +39,36 @@ std::optional<PhaseTime> phase_time(const ModelCost& model, const SpeedModel& sp
   if (time.disk_bytes > 0 && !machine.disk_rate) return std::nullopt;
   if (time.link_bytes > 0 && !machine.host_rate) return std::nullopt;
   const Efficiency& reach = speed.efficiency;
-  const double flops_share = kind.is_prefill ? reach.prefill_flops : reach.decode_flops;
-  const double memory = cost.bytes() / *machine.memory_rate;
-  const double compute = cost.flops() / *machine.flops_rate;
   const double link = time.link_bytes > 0 ? time.link_bytes / *machine.host_rate : 0;
   const double disk = time.disk_bytes > 0 ? time.disk_bytes / *machine.disk_rate : 0;
-  const std::array<Candidate, 4> candidates = {{{Limit::kMemory, memory, memory / reach.memory},
-                                                {Limit::kCompute, compute, compute / flops_share},
-                                                {Limit::kHostLink, link, link},
-                                                {Limit::kDisk, disk, disk / reach.disk}}};
-  for (const Candidate& candidate : candidates) {
-    if (candidate.floor > time.floor_seconds) {
-      time.floor_seconds = candidate.floor;
-      time.floor_limit = candidate.limit;
-    }
-    if (candidate.predicted > time.seconds) {
-      time.seconds = candidate.predicted;
-      time.limit = candidate.limit;
-    }
-  }
-  time.seconds += kind.steps * static_cast<double>(model.config.num_hidden_layers) * reach.layer_seconds;
+  const double memory = cost.bytes() / *machine.memory_rate;
+  const double compute = cost.flops() / *machine.flops_rate;
+  std::tie(time.floor_seconds, time.floor_limit) = largest({memory, compute, link, disk});
+
+  const double matrix_share = kind.is_prefill ? reach.prefill_flops : reach.decode_flops;
+  const double reached_memory = memory / reach.memory;
+  const double reached_compute =
+      (cost.matrix_flops() / matrix_share + cost.attention_flops() / reach.attention_flops) / *machine.flops_rate;
+  const double behind = (1.0 - reach.overlap) * std::min(reached_memory, reached_compute);
+  // What is not hidden counts to the larger of the two.
+  std::tie(time.seconds, time.limit) =
+      largest({reached_memory + (reached_memory >= reached_compute ? behind : 0.0),
+               reached_compute + (reached_compute > reached_memory ? behind : 0.0), link, disk / reach.disk});
+  time.seconds += static_cast<double>(model.config.num_hidden_layers) *
+                  (kind.steps * reach.layer_seconds + kind.tokens * reach.row_seconds);
   return time;
 }
 
 std::optional<PhaseTime> decode_time(const ModelCost& model, const SpeedModel& speed, double depth, double sequences) {
-  return phase_time(model, speed, decode_cost(model, depth, sequences), {.is_prefill = false, .steps = 1});
+  return phase_time(model, speed, decode_cost(model, depth, sequences),
+                    {.is_prefill = false, .steps = 1, .tokens = sequences});
 }
 
 std::optional<PhaseTime> prefill_time(const ModelCost& model, const SpeedModel& speed, int64_t past, int64_t tokens,
                                       int64_t chunk) {
   const auto steps = static_cast<double>((tokens + chunk - 1) / chunk);
-  return phase_time(model, speed, prefill_cost(model, past, tokens, chunk), {.is_prefill = true, .steps = steps});
+  return phase_time(model, speed, prefill_cost(model, past, tokens, chunk),
+                    {.is_prefill = true, .steps = steps, .tokens = static_cast<double>(tokens)});
 }
 
 std::optional<double> decode_knee(const ModelCost& model, const Machine& machine, double depth) {
@@ -128,7 +128,8 @@ std::optional<PrefixHit> prefix_hit(const ModelCost& model, const SpeedModel& sp
   cost.state_bytes = steps * full.state_bytes;
   cost.head_bytes = 0;
   cost.head_flops = 0;
-  const std::optional<PhaseTime> again = phase_time(model, speed, cost, {.is_prefill = true, .steps = steps});
+  const std::optional<PhaseTime> again =
+      phase_time(model, speed, cost, {.is_prefill = true, .steps = steps, .tokens = static_cast<double>(tokens)});
   if (!again) return std::nullopt;
   PrefixHit hit;
   hit.restore_bytes = state_bytes_per_sequence(model) + static_cast<double>(tokens) * cache_bytes_per_token(model);

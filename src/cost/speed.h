@@ -2,7 +2,8 @@
 // (systems.md §8.3, §8.4, §8.6). Threading: pure functions.
 //
 //   floor      max(bytes / memory rate, FLOPs / FLOP rate, link bytes / link rate, disk bytes / disk rate)
-//   predicted  the same at the ceilings times Efficiency, plus the fixed cost of each step
+//   predicted  the same at the ceilings times Efficiency, with what memory and arithmetic do not hide of each other and
+//              the fixed cost of each step (cost/machine.h)
 //   Reads of experts are taken to overlap with the rest (look-ahead); reads of a trunk that does not fit are too.
 #pragma once
 
@@ -37,7 +38,8 @@ struct SpeedModel {
 
 struct StepKind {
   bool is_prefill = false;
-  double steps = 1;  // that the cost adds up
+  double steps = 1;   // that the cost adds up
+  double tokens = 1;  // in all of them
 };
 
 // None when a rate that the cost needs is unknown.

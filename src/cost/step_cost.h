@@ -41,7 +41,9 @@ struct StepCost {
 
   double weight_bytes() const { return trunk_bytes + head_bytes + expert_bytes; }
   double bytes() const { return weight_bytes() + (state_bytes + latent_bytes); }
-  double flops() const { return trunk_flops + head_flops + expert_flops + kda_flops + mla_flops; }
+  double matrix_flops() const { return trunk_flops + head_flops + expert_flops; }
+  double attention_flops() const { return kda_flops + mla_flops; }
+  double flops() const { return matrix_flops() + attention_flops(); }
   StepCost& operator+=(const StepCost& other);
 };
 
