@@ -32,7 +32,8 @@ struct LoadOptions {
   ModelOptions model;
   DType cache_dtype = DType::kF32;
   WeightPlacement weights = WeightPlacement::kAuto;
-  std::optional<KernelBackend> kernels;  // none: the best of this CPU
+  TrunkFormat trunk = TrunkFormat::kStored;  // kInt8 needs a resident trunk: kMapped is refused
+  std::optional<KernelBackend> kernels;      // none: the best of this CPU
   int num_threads = 1;
   std::optional<int64_t> context;  // tokens of a sequence at most; none: what the configuration states, else memory
 };
