@@ -64,6 +64,7 @@ const char* format_name(WeightFormat format) {
     case WeightFormat::kF16: return "f16";
     case WeightFormat::kBF16: return "bf16";
     case WeightFormat::kMxfp4: return "mxfp4";
+    case WeightFormat::kInt8: return "int8";
   }
   return "?";
 }

@@ -25,6 +25,12 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
                    "auto | mapped | resident: read matrices from the mapped file or copy them into huge pages")
       ->check(CLI::IsMember({"auto", "mapped", "resident"}))
       ->capture_default_str();
+  command
+      ->add_option("--trunk", flags.trunk,
+                   "stored | int8: weights of attention, dense and shared MLPs and lm_head as stored, or quantised at "
+                   "load to int8 with a scale for each 64 columns (not exact)")
+      ->check(CLI::IsMember({"stored", "int8"}))
+      ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")
       ->check(CLI::Range(int64_t{1}, kMaxCount));
   command->add_option("--ram", flags.ram,
@@ -58,6 +64,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelFlags& flags, const C
   options.weights = flags.weights == "mapped"     ? WeightPlacement::kMapped
                     : flags.weights == "resident" ? WeightPlacement::kResident
                                                   : WeightPlacement::kAuto;
+  options.trunk = flags.trunk == "int8" ? TrunkFormat::kInt8 : TrunkFormat::kStored;
   options.context = flags.context;
   if (!flags.ram.empty()) {
     const Result<int64_t> bytes = size_flag("--ram", flags.ram);

@@ -16,6 +16,7 @@ struct ModelFlags {
   std::string cache_dtype = "f32";
   std::string expert_act = "f32";
   std::string weights = "auto";
+  std::string trunk = "stored";
   std::optional<int64_t> context;
   std::string ram;  // empty: what is available
 };

@@ -49,23 +49,29 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
 }
 
 Status LoadedModel::place_weights(const LoadOptions& options) {
-  if (options.weights == WeightPlacement::kMapped) return Status::ok();
+  const bool is_int8 = options.trunk == TrunkFormat::kInt8;
+  if (options.weights == WeightPlacement::kMapped) {
+    return is_int8
+               ? Status::invalid(cat(dir_, ": an int8 trunk is made in memory: expected resident weights, not mapped"))
+               : Status::ok();
+  }
   const bool must = options.weights == WeightPlacement::kResident;
   const int64_t available = available_memory_bytes();  // 0: unknown
   for (const bool experts : {true, false}) {
-    const ResidentOptions what{.experts = experts};
+    const ResidentOptions what{.experts = experts, .trunk = options.trunk};
     const auto needed = static_cast<int64_t>(ResidentWeights::bytes_needed(weights_, what));
-    if (must && available > 0 && needed > available) {
+    const bool last = must || (is_int8 && !experts);  // no smaller way to do what was asked
+    if (last && available > 0 && needed > available) {
       return Status::exhausted(cat(dir_, ": resident weights need ", needed, " bytes of memory, ", available,
                                    " are available; mapped weights need none of their own"));
     }
-    if (!must && needed > available - available / 10) continue;
+    if (!last && needed > available - available / 10) continue;
     Result<ResidentWeights> resident = ResidentWeights::place(checkpoint_, what, pool_, weights_);
     if (resident.is_ok()) {
       resident_ = std::move(resident).value();
       return Status::ok();
     }
-    if (must) return resident.status();
+    if (last) return resident.status();
   }
   return Status::ok();
 }

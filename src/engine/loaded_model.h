@@ -35,7 +35,8 @@ struct LoadOptions {
   ModelOptions model;
   DType cache_dtype = DType::kF32;
   WeightPlacement weights = WeightPlacement::kAuto;
-  std::optional<KernelBackend> kernels;  // none: the best of this CPU
+  TrunkFormat trunk = TrunkFormat::kStored;  // kInt8 needs a resident trunk: kMapped is refused
+  std::optional<KernelBackend> kernels;      // none: the best of this CPU
   int num_threads = 1;
   CpuList cpus;                    // thread i is bound to cpus[i]; empty: the kernel's choice
   MemoryOptions memory;            // what does not fit is streamed from disk: engine/streamed_weights.h

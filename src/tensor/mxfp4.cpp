@@ -78,6 +78,15 @@ void weight_row_to_f32(const WeightView& weight, int64_t row, std::span<float> o
       for (size_t c = 0; c < out.size(); ++c) out[c] = to_f32(source[c]);
       return;
     }
+    case WeightFormat::kInt8: {
+      const auto* codes = static_cast<const int8_t*>(one.data);
+      for (size_t c = 0; c < out.size(); ++c) {
+        bf16 scale;
+        std::memcpy(static_cast<void*>(&scale), codes + out.size() + 2 * (c / kInt8GroupColumns), sizeof scale);
+        out[c] = static_cast<float>(codes[c]) * to_f32(scale);
+      }
+      return;
+    }
     case WeightFormat::kMxfp4: {
       const auto* packed = static_cast<const uint8_t*>(one.data);
       for (size_t c = 0; c < out.size(); ++c) {

@@ -2,6 +2,9 @@
 //
 //   W is [rows, cols], row-major, y = x Wᵀ. kMxfp4: `data` holds two E2M1 codes a byte ([rows, cols/2], low
 //   nibble = even column) and `scale` one E8M0 byte per 32 columns ([rows, cols/32]); see tensor/mxfp4.h.
+//   kInt8: a row is its `cols` signed codes, then one bf16 scale per 64 columns (the last group may be shorter); the
+//   value is code · scale, exact in f32. Rows follow each other without padding. Made at load
+//   (weights/resident_weights.h); no file stores it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +12,9 @@
 
 namespace tandem {
 
-enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kMxfp4 };
+enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kMxfp4, kInt8 };
+
+inline constexpr int64_t kInt8GroupColumns = 64;
 
 struct WeightView {
   const void* data = nullptr;
@@ -26,6 +31,7 @@ struct WeightView {
       case WeightFormat::kF16:
       case WeightFormat::kBF16: return cols * 2;
       case WeightFormat::kMxfp4: return cols / 2;
+      case WeightFormat::kInt8: return cols + 2 * ((cols + kInt8GroupColumns - 1) / kInt8GroupColumns);
     }
     return 0;
   }

@@ -1,6 +1,7 @@
 // weights/resident_weights.h: the matrices of a checkpoint copied from the mapped file into one anonymous arena of huge
 // pages, because a mapped file has 4 KiB pages and reading those costs a page walk every 64 cache lines.
 //
+//   With TrunkFormat::kInt8 the trunk is quantised on the way.
 //   place() copies over the threads of the pool, chunk by chunk, points the views of `weights` at the copies and lets
 //   the source pages go at once: the process holds each matrix once, give or take a chunk a thread. Rows are copied
 //   whole and every matrix begins on a cache line, whatever the file aligns. What is not copied (the embedding, of
@@ -17,8 +18,17 @@
 
 namespace tandem {
 
+enum class TrunkFormat : uint8_t {
+  kStored,  // as the file has it
+  // WeightFormat::kInt8: half the bytes of bf16. Every matrix of the trunk, lm_head included; not the router, which
+  // chooses experts, not kv_b_proj, which the absorbed attention reads by column, and not the embedding, norms, taps
+  // and biases. Each weight is off by at most half the scale of its 64 columns (tensor/int8_rows.h).
+  kInt8,
+};
+
 struct ResidentOptions {
   bool experts = true;  // the routed experts too, not the trunk alone
+  TrunkFormat trunk = TrunkFormat::kStored;
 };
 
 class ResidentWeights {

@@ -54,6 +54,27 @@ TEST(RunCommand, GreedyTokensAreTheGoldens) {
   }
 }
 
+TEST(RunCommand, GreedyTokensDoNotDependOnWhereTheWeightsLie) {
+  const Golden golden = expected_of("k3-tiny");
+  for (const char* weights : {"auto", "mapped", "resident"}) {
+    const Json document = run_json({golden_model("k3-tiny"), "--tokens", token_list(golden["p37.ids"].i32),
+                                    "--temperature", "0", "--max-tokens", "16", "--ignore-eos", "--weights", weights});
+    EXPECT_EQ(tokens_of(document), head(golden["p37.greedy"].i32, 16)) << weights;
+  }
+}
+
+TEST(RunCommand, AnInt8TrunkRunsAndIsRefusedFromTheMapping) {
+  const std::vector<std::string> args = {"run", golden_model("k3-tiny"), "--tokens", "1,2,3", "--max-tokens",
+                                         "4",   "--ignore-eos",          "--trunk",  "int8"};
+  const CliResult resident = run_cli(args);
+  EXPECT_EQ(resident.exit_code, 0) << resident.err;
+  std::vector<std::string> mapped = args;
+  mapped.insert(mapped.end(), {"--weights", "mapped"});
+  const CliResult refused = run_cli(mapped);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("expected resident weights, not mapped"), std::string::npos) << refused.err;
+}
+
 TEST(RunCommand, EveryKernelSetGivesTheSameGreedyTokens) {
   const Golden golden = expected_of("k3-tiny");
   for (const char* kernels : {"ref", "portable", "auto"}) {

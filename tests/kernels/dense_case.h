@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "tensor/dtype.h"
+#include "tensor/int8_rows.h"
 #include "tensor/mxfp4.h"
 #include "tensor/view.h"
 
 namespace tandem::test {
 
 inline constexpr WeightFormat kAllFormats[] = {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16,
-                                               WeightFormat::kMxfp4};
+                                               WeightFormat::kMxfp4, WeightFormat::kInt8};
 
 // [rows, cols] with `padding` NaN elements between rows.
 class Matrix {
@@ -119,6 +120,13 @@ class StoredWeight {
       for (size_t g = 0; g < scale_.size(); ++g) {
         mxfp4_quantize_group(std::span<const float, 32>(values_.data() + 32 * g, 32),
                              std::span<uint8_t, 16>(bytes_.data() + 16 * g, 16), scale_[g]);
+      }
+    } else if (format_ == WeightFormat::kInt8) {
+      const WeightView packed = view();
+      bytes_.resize(static_cast<size_t>(packed.rows * packed.row_bytes()));
+      for (int64_t r = 0; r < rows_; ++r) {
+        int8_quantize_row({values_.data() + r * cols_, static_cast<size_t>(cols_)},
+                          reinterpret_cast<std::byte*>(bytes_.data()) + r * packed.row_bytes());
       }
     } else {
       bytes_.resize(count * 2);

@@ -41,9 +41,10 @@ TEST(Linear, MatchesDoubleAroundEveryTileEdge) {
   struct Shape {
     int64_t tokens, in, out;
   };
-  const Shape shapes[] = {{1, 1, 1},    {1, 15, 3},    {1, 16, 4},   {1, 17, 7},    {1, 33, 8},    {1, 1024, 65},
-                          {2, 31, 9},   {3, 64, 5},    {4, 96, 13},  {5, 1023, 63}, {6, 160, 64},  {7, 128, 66},
-                          {8, 65, 130}, {13, 1056, 6}, {95, 96, 12}, {96, 32, 17},  {97, 2080, 9}, {193, 64, 70}};
+  const Shape shapes[] = {{1, 1, 1},    {1, 15, 3},    {1, 16, 4},    {1, 17, 7},     {1, 33, 8},    {1, 1024, 65},
+                          {2, 31, 9},   {3, 64, 5},    {4, 96, 13},   {5, 1023, 63},  {6, 160, 64},  {7, 128, 66},
+                          {8, 65, 130}, {9, 130, 20},  {13, 1056, 6}, {16, 1500, 11}, {17, 513, 33}, {95, 96, 12},
+                          {96, 32, 17}, {97, 2080, 9}, {193, 64, 70}};
   for_each_backend([&](BackendFixture& backend) {
     for (const WeightFormat format : kAllFormats) {
       for (Shape s : shapes) {
@@ -65,7 +66,7 @@ TEST(Linear, RowsDoNotDependOnTheBatch) {
         Matrix x = Matrix::random(103, in, 3);
         const StoredWeight weight(format, 75, in, 4);
         const Matrix whole = run_linear(backend.ctx(), x, weight);
-        for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 11, 50}) {
+        for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 50}) {
           for (int64_t begin = 0; begin + tokens <= 103; begin += 17) {
             Matrix part(tokens, in, 5);
             for (int64_t t = 0; t < tokens; ++t) {

@@ -21,6 +21,7 @@ struct SimdFunctions {
   void (*decode_mxfp4)(const uint8_t* packed, uint8_t scale, float* out32);  // even columns, then odd
   float (*e8m0)(uint8_t e);
   void (*sums)(const float* four_vectors, float* sum_out4, float* sum4_out4);
+  void (*many_sums)(const float* sixteen_vectors, float* sum_out16, float* sum8_out8, float* sum16_out16);
   void (*extrema)(const float* a, const float* b, int64_t n, float* min_out, float* max_out);
 };
 

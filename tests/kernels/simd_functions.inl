@@ -35,7 +35,7 @@ TANDEM_INLINE SimdFunctions functions_of_this_set(const char* name) {
   f.mxfp8_round = [](const float* x, int64_t n, float* out) { mxfp8_round_row(x, n, out); };
   f.decode_mxfp4 = [](const uint8_t* packed, uint8_t scale, float* out) {
     Vec group[kGroupVecs];
-    decode_mxfp4_group(packed, e8m0_scale(scale), group);
+    decode_mxfp4_group(packed, scale, group);
     for (int i = 0; i < kGroupVecs; ++i) store(out + i * Vec::kLanes, group[i]);
   };
   f.e8m0 = [](uint8_t e) { return e8m0_scale(e); };
@@ -46,6 +46,15 @@ TANDEM_INLINE SimdFunctions functions_of_this_set(const char* name) {
       one[i] = sum(v[i]);
     }
     sum4(v, four);
+  };
+  f.many_sums = [](const float* x, float* one, float* eight, float* sixteen) {
+    Vec v[16];
+    for (int i = 0; i < 16; ++i) {
+      v[i] = load(x + i * Vec::kLanes);
+      one[i] = sum(v[i]);
+    }
+    sum8(v, eight);
+    sum16(v, sixteen);
   };
   f.extrema = [](const float* a, const float* b, int64_t n, float* min_out, float* max_out) {
     for_each_block(n, [&](int64_t i, auto block) TANDEM_INLINE_LAMBDA {

@@ -221,6 +221,21 @@ TEST_P(Simd, FourSumsAreBitwiseOneSum) {
   }
 }
 
+TEST_P(Simd, EightAndSixteenSumsAreBitwiseOneSum) {
+  std::vector<float> x(static_cast<size_t>(16 * f_.lanes));
+  uint32_t state = 7;
+  for (int round = 0; round < 1000; ++round) {
+    for (float& v : x) {
+      state = state * 1664525u + 1013904223u;
+      v = std::ldexp(static_cast<float>(static_cast<int32_t>(state)), -20 - static_cast<int>(state % 13));
+    }
+    float one[16], eight[8], sixteen[16];
+    f_.many_sums(x.data(), one, eight, sixteen);
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(std::bit_cast<uint32_t>(one[i]), std::bit_cast<uint32_t>(eight[i])) << i;
+    for (int i = 0; i < 16; ++i) ASSERT_EQ(std::bit_cast<uint32_t>(one[i]), std::bit_cast<uint32_t>(sixteen[i])) << i;
+  }
+}
+
 TEST_P(Simd, MinAndMaxReturnTheSecondOperandWithNan) {
   const float a[] = {1.f, 2.f, kNan, 3.f, -kInf};
   const float b[] = {2.f, 1.f, 4.f, kNan, 0.f};

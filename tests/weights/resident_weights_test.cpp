@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "support/golden.h"
@@ -13,6 +15,10 @@
 
 namespace tandem {
 namespace {
+
+constexpr ResidentOptions kEverything{.experts = true, .trunk = TrunkFormat::kStored};
+constexpr ResidentOptions kTrunkAlone{.experts = false, .trunk = TrunkFormat::kStored};
+constexpr ResidentOptions kInt8Trunk{.experts = true, .trunk = TrunkFormat::kInt8};
 
 struct Model {
   Checkpoint checkpoint;
@@ -121,8 +127,8 @@ TEST(ResidentWeights, EveryMatrixMovesAndKeepsItsValues) {
     const void* const embedding_place = w.embed_tokens.data;
 
     ThreadPool pool(threads);
-    const uint64_t needed = ResidentWeights::bytes_needed(w, {.experts = true});
-    const auto resident = ResidentWeights::place(model.checkpoint, {.experts = true}, pool, w);
+    const uint64_t needed = ResidentWeights::bytes_needed(w, kEverything);
+    const auto resident = ResidentWeights::place(model.checkpoint, kEverything, pool, w);
     ASSERT_TRUE(resident.is_ok()) << resident.status().message();
     EXPECT_EQ(resident.value().bytes(), needed);
     EXPECT_EQ(values_of(trunk_of(w)), trunk);
@@ -147,12 +153,12 @@ TEST(ResidentWeights, ExpertsStayInTheFileWhenNotAsked) {
   const auto experts = places_of(experts_of(model.weights));
   const auto trunk = values_of(trunk_of(model.weights));
   ThreadPool pool(2);
-  const auto resident = ResidentWeights::place(model.checkpoint, {.experts = false}, pool, model.weights);
+  const auto resident = ResidentWeights::place(model.checkpoint, kTrunkAlone, pool, model.weights);
   ASSERT_TRUE(resident.is_ok()) << resident.status().message();
   EXPECT_EQ(places_of(experts_of(model.weights)), experts);
   EXPECT_EQ(values_of(trunk_of(model.weights)), trunk);
-  EXPECT_LE(ResidentWeights::bytes_needed(model.weights, {.experts = false}),
-            ResidentWeights::bytes_needed(model.weights, {.experts = true}));
+  EXPECT_LE(ResidentWeights::bytes_needed(model.weights, kTrunkAlone),
+            ResidentWeights::bytes_needed(model.weights, kEverything));
 }
 
 TEST(ResidentWeights, TiedHeadAndEmbeddingShareOneCopy) {
@@ -160,7 +166,7 @@ TEST(ResidentWeights, TiedHeadAndEmbeddingShareOneCopy) {
   Model model = open_model(test::FakeCheckpoint(config).write(), config);
   const std::vector<float> table = widened(model.weights.embed_tokens);
   ThreadPool pool(1);
-  const auto resident = ResidentWeights::place(model.checkpoint, {.experts = true}, pool, model.weights);
+  const auto resident = ResidentWeights::place(model.checkpoint, kEverything, pool, model.weights);
   ASSERT_TRUE(resident.is_ok()) << resident.status().message();
   EXPECT_EQ(model.weights.embed_tokens.data, model.weights.lm_head.data);
   EXPECT_EQ(widened(model.weights.embed_tokens), table);
@@ -174,10 +180,75 @@ TEST(ResidentWeights, CopiesMadeForAlignmentAreFreed) {
   ASSERT_FALSE(model.weights.realigned.empty());
   const auto values = values_of(trunk_of(model.weights));
   ThreadPool pool(2);
-  const auto resident = ResidentWeights::place(model.checkpoint, {.experts = true}, pool, model.weights);
+  const auto resident = ResidentWeights::place(model.checkpoint, kEverything, pool, model.weights);
   ASSERT_TRUE(resident.is_ok()) << resident.status().message();
   EXPECT_TRUE(model.weights.realigned.empty());
   EXPECT_EQ(values_of(trunk_of(model.weights)), values);
+}
+
+// Half a scale from the stored values, whatever a scale is: at most 1/254 of the largest magnitude in 64 columns, and a
+// scale is rounded up to bf16.
+void expect_quantised(const std::vector<float>& stored, const WeightView& view) {
+  ASSERT_EQ(view.format, WeightFormat::kInt8);
+  const std::vector<float> found = widened(view);
+  for (int64_t r = 0; r < view.rows; ++r) {
+    for (int64_t begin = 0; begin < view.cols; begin += 64) {
+      const int64_t end = std::min(view.cols, begin + 64);
+      float largest = 0;
+      for (int64_t c = begin; c < end; ++c) {
+        largest = std::max(largest, std::fabs(stored[static_cast<size_t>(r * view.cols + c)]));
+      }
+      for (int64_t c = begin; c < end; ++c) {
+        const auto i = static_cast<size_t>(r * view.cols + c);
+        ASSERT_LE(std::fabs(found[i] - stored[i]), largest / 254.f * (1 + 0x1.1p-7f)) << "row " << r << " column " << c;
+      }
+    }
+  }
+}
+
+TEST(ResidentWeights, AnInt8TrunkIsWithinHalfAScaleAndLeavesTheRestAlone) {
+  const std::string dir = test::data_path("golden/k3-tiny");
+  Model model = open_model(dir, load_model_config(dir).value());
+  ModelWeights& w = model.weights;
+  const auto trunk = values_of(trunk_of(w));
+  const auto experts = values_of(experts_of(w));
+  const std::vector<float> embedding = widened(w.embed_tokens);
+  std::set<const WeightView*> exact;
+  for (LayerWeights& layer : w.layers) {
+    if (auto* mla = std::get_if<MlaLayerWeights>(&layer.attention)) exact.insert(&mla->kv_b_proj);
+    if (auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward)) exact.insert(&moe->router);
+  }
+  ThreadPool pool(2);
+  const uint64_t stored_bytes = ResidentWeights::bytes_needed(w, kEverything);
+  const auto resident = ResidentWeights::place(model.checkpoint, kInt8Trunk, pool, w);
+  ASSERT_TRUE(resident.is_ok()) << resident.status().message();
+  EXPECT_LE(resident.value().bytes(), stored_bytes);
+  const auto views = trunk_of(w);
+  for (size_t i = 0; i < views.size(); ++i) {
+    SCOPED_TRACE(i);
+    if (exact.contains(views[i])) {
+      EXPECT_EQ(widened(*views[i]), trunk[i]);
+    } else {
+      expect_quantised(trunk[i], *views[i]);
+    }
+  }
+  EXPECT_EQ(values_of(experts_of(w)), experts);
+  EXPECT_EQ(widened(w.embed_tokens), embedding);
+}
+
+TEST(ResidentWeights, AnInt8HeadLeavesATiedEmbeddingExact) {
+  const ModelConfig config = tied_config();
+  for (const size_t padding : {0, 1}) {
+    test::FakeCheckpoint fake(config);
+    fake.header_padding = padding;
+    Model model = open_model(fake.write(), config);
+    const std::vector<float> table = widened(model.weights.embed_tokens);
+    ThreadPool pool(1);
+    const auto resident = ResidentWeights::place(model.checkpoint, kInt8Trunk, pool, model.weights);
+    ASSERT_TRUE(resident.is_ok()) << resident.status().message();
+    EXPECT_EQ(widened(model.weights.embed_tokens), table);
+    expect_quantised(table, model.weights.lm_head);
+  }
 }
 
 }  // namespace

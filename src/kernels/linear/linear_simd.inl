@@ -2,6 +2,7 @@
 // the rows of all matrices (and over token blocks); the product itself is kernels/simd/weight_product.h.
 #include "kernels/backend_entries.h"
 #include "kernels/simd/scratch.h"
+#include "kernels/simd/task_runs.h"
 #include "kernels/simd/weight_product.h"
 #include "kernels/simd/weight_rows.h"
 
@@ -22,7 +23,7 @@ struct LinearPlan {
 };
 
 // Tasks of about this many weight bytes: long against a hand-out, short enough to balance.
-constexpr int64_t kTaskBytes = 64 * 1024;
+constexpr int64_t kTaskBytes = 32 * 1024;
 
 int64_t choose_rows_per_task(const LinearArgs& a, const LinearOutput* outputs, int64_t num_outputs, int threads) {
   int64_t rows = 0;
@@ -33,7 +34,7 @@ int64_t choose_rows_per_task(const LinearArgs& a, const LinearOutput* outputs, i
   }
   const bool blocked = !TANDEM_SET::product_streams(a.x.shape[0]);
   int64_t per_task = blocked ? kRowBlock : kTaskBytes * rows / bytes;
-  const int64_t balanced = rows / (4 * threads);
+  const int64_t balanced = rows / (8 * threads);
   if (per_task > balanced) per_task = balanced;
   per_task = (per_task + 7) / 8 * 8;
   return per_task < 8 ? 8 : per_task;
@@ -68,6 +69,7 @@ void run_linear_task(const LinearArgs& a, const LinearPlan& plan, int64_t task, 
   p.x = x;
   p.y = y;
   p.scratch = plan.scratch + thread * plan.scratch_per_thread;
+  p.next = static_cast<const char*>(weight.data) + p.row_end * row_bytes(weight.format, weight.cols);
   TANDEM_SET::weight_product(weight.format, p);
 }
 
@@ -94,8 +96,8 @@ void linear_simd(const ExecContext& ctx, const LinearArgs& a) {
     plan.split_x = split_x;
   }
   const int64_t token_tasks = (T + kTokenBlock - 1) / kTokenBlock;
-  ctx.pool.parallel_for(plan.row_tasks * token_tasks,
-                        [&](int64_t task, int thread) { run_linear_task(a, plan, task, thread); });
+  for_each_task_in_runs(ctx, plan.row_tasks * token_tasks,
+                        [&](int64_t task, int thread, bool) { run_linear_task(a, plan, task, thread); });
 }
 
 }  // namespace

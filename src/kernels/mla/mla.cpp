@@ -47,6 +47,7 @@ Status check_mla(std::string_view op, const MlaArgs& args) {
   TANDEM_RETURN_IF_ERROR(check_view({op, "q"}, args.q, {rows, heads, args.qk_nope_head_dim + args.qk_rope_head_dim}));
   TANDEM_RETURN_IF_ERROR(check_view({op, "out"}, args.out, {rows, heads, args.v_head_dim}));
   if (args.kv_b.format == WeightFormat::kMxfp4) return unexpected({op, "kv_b"}, "BF16, F16 or F32", "MXFP4");
+  if (args.kv_b.format == WeightFormat::kInt8) return unexpected({op, "kv_b"}, "BF16, F16 or F32", "int8");
   TANDEM_RETURN_IF_ERROR(
       check_weight({op, "kv_b"}, args.kv_b, heads * (args.qk_nope_head_dim + args.v_head_dim), args.kv_lora_rank));
   if (!std::isfinite(args.scale)) return unexpected({op, "scale"}, "a finite number", args.scale);

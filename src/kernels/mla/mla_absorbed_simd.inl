@@ -97,6 +97,7 @@ void absorb_query(const Pass& pass, WeightFormat format, int64_t t, int64_t h) {
     case WeightFormat::kF32: absorb_query<WeightFormat::kF32>(pass, t, h); return;
     case WeightFormat::kF16: absorb_query<WeightFormat::kF16>(pass, t, h); return;
     case WeightFormat::kBF16: absorb_query<WeightFormat::kBF16>(pass, t, h); return;
+    case WeightFormat::kInt8:
     case WeightFormat::kMxfp4: return;  // refused by mla.cpp
   }
 }
@@ -206,6 +207,7 @@ void project_values(const Pass& pass, WeightFormat format, const Row& row, int64
     case WeightFormat::kF32: project_values<WeightFormat::kF32>(pass, row, h); return;
     case WeightFormat::kF16: project_values<WeightFormat::kF16>(pass, row, h); return;
     case WeightFormat::kBF16: project_values<WeightFormat::kBF16>(pass, row, h); return;
+    case WeightFormat::kInt8:
     case WeightFormat::kMxfp4: return;  // refused by mla.cpp
   }
 }

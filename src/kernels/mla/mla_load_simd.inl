@@ -32,6 +32,7 @@ TANDEM_INLINE void widen(WeightFormat format, const void* base, int64_t index, i
     case WeightFormat::kF32: widen_as<WeightFormat::kF32>(base, index, n, out); return;
     case WeightFormat::kF16: widen_as<WeightFormat::kF16>(base, index, n, out); return;
     case WeightFormat::kBF16: widen_as<WeightFormat::kBF16>(base, index, n, out); return;
+    case WeightFormat::kInt8:
     case WeightFormat::kMxfp4: return;  // refused by mla.cpp
   }
 }

@@ -11,6 +11,7 @@
 #include "kernels/backend_entries.h"
 #include "kernels/simd/mxfp8_rows.h"
 #include "kernels/simd/scratch.h"
+#include "kernels/simd/task_runs.h"
 #include "kernels/simd/weight_product.h"
 #include "kernels/simd/weight_rows.h"
 
@@ -51,9 +52,13 @@ int64_t rows_per_task(int64_t rows, int64_t other_tasks, int threads, int64_t mu
   return wanted < kRowBlock ? wanted : kRowBlock;
 }
 
+const void* row_start(const WeightView& weight, int64_t row) {
+  return static_cast<const char*>(weight.data) + row * row_bytes(weight.format, weight.cols);
+}
+
 Product product_of(const WeightView& weight, int64_t row_begin, int64_t row_end, int64_t num_tokens,
-                   const float* const* x, float* const* y, float* scratch) {
-  return {weight.data, weight.scale, weight.cols, row_begin, row_end, num_tokens, x, y, scratch};
+                   const float* const* x, float* const* y, float* scratch, const void* next) {
+  return {weight.data, weight.scale, weight.cols, row_begin, row_end, num_tokens, x, y, scratch, next};
 }
 
 // Counting sort of the block's pairs by expert. `count` has E entries.
@@ -83,9 +88,10 @@ void group_by_expert(ExpertPlan& plan, int64_t tokens, int64_t E, int32_t* count
   }
 }
 
-// hidden[pair][rows] for pairs [first, first + count) of one expert; rows is a block of at most kRowBlock.
+// hidden[pair][rows] for pairs [first, first + count) of one expert; rows is a block of at most kRowBlock. `next` is
+// the W1 block that comes after this one.
 void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t row_begin, int64_t row_end,
-                  int64_t first, int64_t count, float* scratch) {
+                  int64_t first, int64_t count, float* scratch, const void* next) {
   const int64_t rows = row_end - row_begin;
   float* gate = scratch + plan.product_floats;
   float* up = gate + kTokenBlock * kRowBlock;
@@ -100,8 +106,9 @@ void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t r
     y1[i] = gate + i * kRowBlock;
     y3[i] = up + i * kRowBlock;
   }
-  TANDEM_SET::weight_product(expert.w1.format, product_of(expert.w1, row_begin, row_end, count, x1, y1, scratch));
-  TANDEM_SET::weight_product(expert.w3.format, product_of(expert.w3, row_begin, row_end, count, x3, y3, scratch));
+  TANDEM_SET::weight_product(expert.w1.format, product_of(expert.w1, row_begin, row_end, count, x1, y1, scratch,
+                                                          row_start(expert.w3, row_begin)));
+  TANDEM_SET::weight_product(expert.w3.format, product_of(expert.w3, row_begin, row_end, count, x3, y3, scratch, next));
   for (int64_t i = 0; i < count; ++i) {
     for_each_block(rows, [&](int64_t r, auto block) TANDEM_INLINE_LAMBDA {
       store(y1[i] + r, gated_activation(plan.act, load(y1[i] + r, block), load(y3[i] + r, block)), block);
@@ -116,22 +123,26 @@ void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t r
   }
 }
 
-void run_hidden_task(const ExpertPlan& plan, int64_t task, int64_t rows_each, int thread) {
+void run_hidden_task(const ExpertPlan& plan, int64_t task, int64_t rows_each, int thread, bool is_next_ours) {
   const int64_t blocks = (plan.I + rows_each - 1) / rows_each;
   const int64_t index = task / blocks;
   const int64_t row_begin = task % blocks * rows_each;
   const int64_t row_end = row_begin + rows_each < plan.I ? row_begin + rows_each : plan.I;
   float* scratch = plan.scratch + thread * plan.scratch_per_thread;
+  const void* next = nullptr;
+  if (is_next_ours) {
+    next = row_start(plan.experts[plan.active[(task + 1) / blocks]].w1, (task + 1) % blocks * rows_each);
+  }
   for (int64_t first = plan.pair_begin[index]; first < plan.pair_begin[index + 1]; first += kTokenBlock) {
     const int64_t left = plan.pair_begin[index + 1] - first;
     hidden_block(plan, plan.experts[plan.active[index]], row_begin, row_end, first,
-                 left < kTokenBlock ? left : kTokenBlock, scratch);
+                 left < kTokenBlock ? left : kTokenBlock, scratch, next);
   }
 }
 
 // out[token][rows] += w · (W2 hidden)[rows] for pairs [first, first + count) of one expert.
 void combine_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t row_begin, int64_t row_end,
-                   int64_t first, int64_t count, float* scratch) {
+                   int64_t first, int64_t count, float* scratch, const void* next) {
   const int64_t rows = row_end - row_begin;
   float* down = scratch + plan.product_floats;
   const float* x[kTokenBlock];
@@ -140,7 +151,7 @@ void combine_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t 
     x[i] = plan.hidden + (first + i) * plan.I;
     y[i] = down + i * kRowBlock;
   }
-  TANDEM_SET::weight_product(expert.w2.format, product_of(expert.w2, row_begin, row_end, count, x, y, scratch));
+  TANDEM_SET::weight_product(expert.w2.format, product_of(expert.w2, row_begin, row_end, count, x, y, scratch, next));
   for (int64_t i = 0; i < count; ++i) {
     const int32_t pair = plan.pair[first + i];
     const int64_t token = plan.first_token + pair / plan.k;
@@ -161,10 +172,14 @@ void run_combine_task(const ExpertPlan& plan, int64_t tokens, int64_t task, int6
     for (int64_t r = row_begin; r < row_end; ++r) out[r] = 0.f;
   }
   for (int64_t index = 0; index < plan.num_active; ++index) {
+    // After the last expert this thread goes on with the first one's next rows.
+    const int64_t after = index + 1 < plan.num_active ? index + 1 : 0;
+    const int64_t row = after > 0 || row_end == plan.Dl ? row_begin : row_end;
+    const void* next = row_start(plan.experts[plan.active[after]].w2, row);
     for (int64_t first = plan.pair_begin[index]; first < plan.pair_begin[index + 1]; first += kTokenBlock) {
       const int64_t left = plan.pair_begin[index + 1] - first;
       combine_block(plan, plan.experts[plan.active[index]], row_begin, row_end, first,
-                    left < kTokenBlock ? left : kTokenBlock, scratch);
+                    left < kTokenBlock ? left : kTokenBlock, scratch, next);
     }
   }
 }
@@ -197,11 +212,13 @@ void run_token_block(const ExecContext& ctx, ExpertPlan& plan, int64_t tokens) {
   // Blocks of 32 rows keep the groups of MXFP8 and of the even/odd order whole.
   const int64_t hidden_rows = rows_per_task(plan.I, plan.num_active, threads, kGroup);
   const int64_t hidden_tasks = plan.num_active * ((plan.I + hidden_rows - 1) / hidden_rows);
-  ctx.pool.parallel_for(hidden_tasks,
-                        [&](int64_t task, int thread) { run_hidden_task(plan, task, hidden_rows, thread); });
+  for_each_task_in_runs(ctx, hidden_tasks, [&](int64_t task, int thread, bool is_next_ours) {
+    run_hidden_task(plan, task, hidden_rows, thread, is_next_ours);
+  });
   const int64_t out_rows = rows_per_task(plan.Dl, 1, threads, 8);
-  ctx.pool.parallel_for((plan.Dl + out_rows - 1) / out_rows,
-                        [&](int64_t task, int thread) { run_combine_task(plan, tokens, task, out_rows, thread); });
+  for_each_task_in_runs(ctx, (plan.Dl + out_rows - 1) / out_rows, [&](int64_t task, int thread, bool) {
+    run_combine_task(plan, tokens, task, out_rows, thread);
+  });
 }
 
 void moe_experts_simd(const ExecContext& ctx, const MoeExpertsArgs& a) {

@@ -17,14 +17,5 @@ TANDEM_INLINE float e8m0_scale(uint8_t e) {
   return value;
 }
 
-// `count` scales, at most 16; whole blocks of 16 in vector instructions.
-TANDEM_INLINE void e8m0_scales(const uint8_t* e, int64_t count, float* out) {
-  if (count == 16) {
-    for (int i = 0; i < 16; ++i) out[i] = e8m0_scale(e[i]);
-  } else {
-    for (int64_t i = 0; i < count; ++i) out[i] = e8m0_scale(e[i]);
-  }
-}
-
 }  // namespace
 }  // namespace tandem::simd

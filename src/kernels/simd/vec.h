@@ -7,7 +7,7 @@
 //     load, store                               kLanes floats, any alignment
 //     load_partial, store_partial(…, n)         the first n lanes, 0 <= n <= kLanes; others read as 0 and memory past
 //                                               the n-th element is never touched
-//     load_bf16, load_f16 (+ _partial)          widened exactly, subnormals, infinities and NaN included
+//     load_bf16, load_f16, load_i8 (+ _partial) widened exactly, subnormals, infinities and NaN included
 //     zero, broadcast, + - * /, abs, copysign(magnitude, sign)
 //     fma(a, b, c) = a·b + c                    one rounding, except portable: two (mul, then add)
 //     min, max                                  x86 rule on every set: the SECOND operand if either is NaN
@@ -15,9 +15,10 @@
 //     sum, reduce_max                           over the lanes, in one fixed order (halves folded: i + i+n/2, …)
 //     round_even, scale_pow2(x, n)              n integral, −252 ≤ n ≤ 254: x · 2^n, subnormal results included
 //     round_to_bf16                             RNE to bf16, widened back; NaN stays NaN
-//     sum4(x, out)                              out[i] = sum(x[i]) for four vectors, bitwise the same as sum
-//     exponent_part(x)                          2^floor(log2|x|) of a normal x: its exponent field alone
-//     decode_mxfp4_group(packed, scale, out)    16 bytes → 32 floats times the scale, exact: first the 16 even columns
+//     sum4(x, out)                              out[i] = sum(x[i]) for four vectors, bitwise the same as sum; sum8,
+//     sum16 likewise exponent_part(x)                          2^floor(log2|x|) of a normal x: its exponent field alone
+//     decode_mxfp4_group(packed, scale, out)    16 bytes → 32 floats times an E8M0 scale, exact: first the 16 even
+//     columns
 //                                               (low nibbles), then the 16 odd ones; see kernels/simd/weight_rows.h
 //
 //   kernels/simd/vec_math.h adds exp, sigmoid, tanh, softplus. No FTZ/DAZ is assumed anywhere.

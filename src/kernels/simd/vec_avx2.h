@@ -7,6 +7,7 @@
 
 #include "kernels/simd/e8m0.h"
 #include "kernels/simd/inline.h"
+#include "kernels/simd/mxfp4_table.h"
 
 namespace tandem::simd {
 namespace {
@@ -42,6 +43,14 @@ TANDEM_INLINE Vec widen_bf16(__m128i halves) {
 }
 TANDEM_INLINE Vec load_bf16(const void* p) { return widen_bf16(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
 TANDEM_INLINE Vec load_bf16_partial(const void* p, int64_t n) { return widen_bf16(load_halves_partial(p, n)); }
+TANDEM_INLINE Vec load_i8(const void* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))))};
+}
+TANDEM_INLINE Vec load_i8_partial(const void* p, int64_t n) {
+  uint64_t codes = 0;
+  __builtin_memcpy(&codes, p, static_cast<size_t>(n));
+  return load_i8(&codes);
+}
 TANDEM_INLINE Vec load_f16(const void* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))}; }
 TANDEM_INLINE Vec load_f16_partial(const void* p, int64_t n) { return {_mm256_cvtph_ps(load_halves_partial(p, n))}; }
 
@@ -109,6 +118,13 @@ TANDEM_INLINE void sum4(const Vec (&x)[4], float* out) {
   _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
                                 _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
 }
+// Eight and sixteen sums.
+TANDEM_INLINE void sum8(const Vec* x, float* out) {
+  for (int i = 0; i < 8; i += 4) sum4({x[i], x[i + 1], x[i + 2], x[i + 3]}, out + i);
+}
+TANDEM_INLINE void sum16(const Vec* x, float* out) {
+  for (int i = 0; i < 16; i += 4) sum4({x[i], x[i + 1], x[i + 2], x[i + 3]}, out + i);
+}
 
 TANDEM_INLINE Vec exponent_part(Vec x) { return {_mm256_and_ps(x.v, _mm256_set1_ps(__builtin_inff()))}; }
 
@@ -117,9 +133,8 @@ TANDEM_INLINE Vec decode_e2m1(__m256i codes, __m256 magnitudes) {
   const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(static_cast<int>(0x80000000u)));
   return {_mm256_xor_ps(_mm256_permutevar8x32_ps(magnitudes, codes), _mm256_castsi256_ps(sign))};
 }
-TANDEM_INLINE void decode_mxfp4_group(const uint8_t* packed, float scale, Vec (&out)[4]) {
-  const __m256 magnitudes =
-      _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_setr_ps(0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f));
+TANDEM_INLINE void decode_mxfp4_group(const uint8_t* packed, uint8_t scale, Vec (&out)[4]) {
+  const __m256 magnitudes = _mm256_load_ps(kScaledE2M1.row[scale]);
   for (int half = 0; half < 2; ++half) {
     const auto* source = reinterpret_cast<const __m128i*>(packed + 8 * half);
     const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(source));

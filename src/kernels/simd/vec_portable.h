@@ -67,6 +67,12 @@ TANDEM_INLINE Vec widen_f16(U32x4 halves) {
 }
 TANDEM_INLINE Vec load_bf16(const void* p) { return {from_bits(load_halves(p) << 16)}; }
 TANDEM_INLINE Vec load_bf16_partial(const void* p, int64_t n) { return {from_bits(load_halves_partial(p, n) << 16)}; }
+TANDEM_INLINE Vec load_i8_partial(const void* p, int64_t n) {
+  Vec x = zero();
+  for (int64_t i = 0; i < n; ++i) x.v[i] = static_cast<float>(static_cast<const int8_t*>(p)[i]);
+  return x;
+}
+TANDEM_INLINE Vec load_i8(const void* p) { return load_i8_partial(p, Vec::kLanes); }
 TANDEM_INLINE Vec load_f16(const void* p) { return widen_f16(load_halves(p)); }
 TANDEM_INLINE Vec load_f16_partial(const void* p, int64_t n) { return widen_f16(load_halves_partial(p, n)); }
 
@@ -93,6 +99,13 @@ TANDEM_INLINE float sum(Vec x) { return (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]); }
 // Four sums at once, each bitwise equal to sum().
 TANDEM_INLINE void sum4(const Vec (&x)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = sum(x[i]);
+}
+// Eight and sixteen sums.
+TANDEM_INLINE void sum8(const Vec* x, float* out) {
+  for (int i = 0; i < 8; i += 4) sum4({x[i], x[i + 1], x[i + 2], x[i + 3]}, out + i);
+}
+TANDEM_INLINE void sum16(const Vec* x, float* out) {
+  for (int i = 0; i < 16; i += 4) sum4({x[i], x[i + 1], x[i + 2], x[i + 3]}, out + i);
 }
 TANDEM_INLINE float reduce_max(Vec x) {
   const float a = x.v[0] > x.v[2] ? x.v[0] : x.v[2];
@@ -136,8 +149,8 @@ TANDEM_INLINE Vec decode_e2m1(U32x4 codes, Vec scale) {
   const Vec value = select(Mask{reinterpret_cast<I32x4>(magnitude < splat(2))}, subnormal, normal);
   return Vec{from_bits(bits_of(value.v) | ((codes & splat(8)) << 28))} * scale;
 }
-TANDEM_INLINE void decode_mxfp4_group(const uint8_t* packed, float scale, Vec (&out)[8]) {
-  const Vec factor = broadcast(scale);
+TANDEM_INLINE void decode_mxfp4_group(const uint8_t* packed, uint8_t scale, Vec (&out)[8]) {
+  const Vec factor = broadcast(e8m0_scale(scale));
   for (int i = 0; i < 4; ++i) {
     const U32x4 bytes{packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]};
     out[i] = decode_e2m1(bytes, factor);

@@ -7,7 +7,7 @@
 //
 //   Few tokens: weights are widened in registers and used at once; memory bandwidth is the limit.
 //   Many tokens: a block of rows is widened once to f32 scratch (kRowBlock × kColBlock, in L2) and multiplied from
-//   there by register tiles; the x tile of kColBlock columns stays in L1.
+//   there by register tiles; sixteen of its rows and the x of a tile stay in L1.
 //
 //   Built once for each instruction set (weight_product_<set>.cpp); callers are the same set's operators.
 #pragma once
@@ -19,7 +19,7 @@
 namespace tandem {
 
 inline constexpr int64_t kRowBlock = 64;
-inline constexpr int64_t kColBlock = 1024;
+inline constexpr int64_t kColBlock = 512;
 inline constexpr int64_t kTokenBlock = 96;
 
 // A block of work: rows [row_begin, row_end) of the weight times at most kTokenBlock tokens. At most kRowBlock rows,
@@ -33,7 +33,8 @@ struct Product {
   int64_t num_tokens;
   const float* const* x;  // in even/odd order when the weight is MXFP4 (kernels/simd/weight_rows.h)
   float* const* y;
-  float* scratch;  // product_scratch_floats()
+  float* scratch;    // product_scratch_floats()
+  const void* next;  // what this thread reads after these rows, in rows of the same width, or null: prefetched
 };
 
 #define TANDEM_DECLARE_PRODUCT(set)                                                                      \

@@ -15,35 +15,54 @@ namespace {
 
 constexpr int64_t kGroup = 32;  // columns under one MXFP4 scale
 constexpr int64_t kGroupBytes = 16;
+constexpr int64_t kInt8Group = kInt8GroupColumns;
 constexpr int kGroupVecs = static_cast<int>(kGroup) / Vec::kLanes;
 
-TANDEM_INLINE int64_t row_bytes(WeightFormat format, int64_t cols) {
+TANDEM_INLINE constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {
   if (format == WeightFormat::kMxfp4) return cols / 2;
+  if (format == WeightFormat::kInt8) return cols + 2 * ((cols + kInt8Group - 1) / kInt8Group);
   return format == WeightFormat::kF32 ? cols * 4 : cols * 2;
 }
 
-// Elements [k, k + kLanes) of a row that is not MXFP4, or the n of a tail.
+TANDEM_INLINE float load_bf16_scalar(const void* p) {
+  float value;
+  store_partial(&value, load_bf16_partial(p, 1), 1);
+  return value;
+}
+
+// Elements [k, k + kLanes) of a row that is not MXFP4, or the n of a tail. kInt8: the codes, not scaled.
 template <WeightFormat F>
 TANDEM_INLINE Vec load_weight(const char* row, int64_t k, FullBlock) {
   if constexpr (F == WeightFormat::kF32) return load(reinterpret_cast<const float*>(row) + k);
   if constexpr (F == WeightFormat::kF16) return load_f16(row + 2 * k);
   if constexpr (F == WeightFormat::kBF16) return load_bf16(row + 2 * k);
+  if constexpr (F == WeightFormat::kInt8) return load_i8(row + k);
 }
 template <WeightFormat F>
 TANDEM_INLINE Vec load_weight(const char* row, int64_t k, TailBlock tail) {
   if constexpr (F == WeightFormat::kF32) return load_partial(reinterpret_cast<const float*>(row) + k, tail.n);
   if constexpr (F == WeightFormat::kF16) return load_f16_partial(row + 2 * k, tail.n);
   if constexpr (F == WeightFormat::kBF16) return load_bf16_partial(row + 2 * k, tail.n);
+  if constexpr (F == WeightFormat::kInt8) return load_i8_partial(row + k, tail.n);
 }
 
 // Columns [begin, begin + count) of one row as f32. MXFP4: begin and count are multiples of 32, even/odd order.
+// Int8: begin is a multiple of 64, `scale` the bytes behind the row's codes.
 template <WeightFormat F>
 TANDEM_INLINE void widen_columns(const char* row, const uint8_t* scale, int64_t begin, int64_t count, float* out) {
   if constexpr (F == WeightFormat::kMxfp4) {
     for (int64_t k = begin; k < begin + count; k += kGroup) {
       Vec group[kGroupVecs];
-      decode_mxfp4_group(reinterpret_cast<const uint8_t*>(row) + k / 2, e8m0_scale(scale[k / kGroup]), group);
+      decode_mxfp4_group(reinterpret_cast<const uint8_t*>(row) + k / 2, scale[k / kGroup], group);
       for (int v = 0; v < kGroupVecs; ++v) store(out + (k - begin) + v * Vec::kLanes, group[v]);
+    }
+  } else if constexpr (F == WeightFormat::kInt8) {
+    for (int64_t k = begin; k < begin + count; k += kInt8Group) {
+      const float group_scale = load_bf16_scalar(scale + 2 * (k / kInt8Group));
+      const int64_t width = begin + count - k < kInt8Group ? begin + count - k : kInt8Group;
+      for_each_block(width, [&](int64_t i, auto block) TANDEM_INLINE_LAMBDA {
+        store(out + (k - begin) + i, broadcast(group_scale) * load_weight<F>(row, k + i, block), block);
+      });
     }
   } else {
     for_each_block(count, [&](int64_t i, auto block)
