@@ -9,6 +9,7 @@
 //   scratch; tokens are taken in blocks that bound it.
 #include "kernels/activation/gated_act_rows.h"
 #include "kernels/backend_entries.h"
+#include "kernels/moe/expert_groups.h"
 #include "kernels/simd/mxfp8_rows.h"
 #include "kernels/simd/scratch.h"
 #include "kernels/simd/task_runs.h"
@@ -28,15 +29,10 @@ struct ExpertPlan {
   const ExpertWeights* experts;
   ActConstants act;
   int64_t Dl, I, k;
-  int64_t first_token;
   const float* z;  // [tokens, Dl] in column order (stride z_stride), rounded if MXFP8
   int64_t z_stride;
   const float* split_z;  // the same in even/odd order, or null when no W1/W3 is MXFP4
-  // Pairs sorted by expert, then token, then slot: pair_begin[i] .. pair_begin[i + 1] belong to active[i].
-  int32_t* active;
-  int32_t* pair_begin;
-  int32_t* pair;  // token · k + slot, token counted from first_token
-  int64_t num_active;
+  ExpertGroups groups;
   float* hidden;  // [pairs, I]; even/odd order where the expert's W2 is MXFP4
   float* scratch;
   int64_t scratch_per_thread;
@@ -61,33 +57,6 @@ Product product_of(const WeightView& weight, int64_t row_begin, int64_t row_end,
   return {weight.data, weight.scale, weight.cols, row_begin, row_end, num_tokens, x, y, scratch, next};
 }
 
-// Counting sort of the block's pairs by expert. `count` has E entries.
-void group_by_expert(ExpertPlan& plan, int64_t tokens, int64_t E, int32_t* count) {
-  const MoeExpertsArgs& a = *plan.args;
-  for (int64_t e = 0; e < E; ++e) count[e] = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const int32_t* ids = row_of(a.topk_ids, plan.first_token + t);
-    for (int64_t j = 0; j < plan.k; ++j) ++count[ids[j]];
-  }
-  plan.num_active = 0;
-  int32_t begin = 0;
-  for (int64_t e = a.expert_begin; e < E && e < a.expert_end; ++e) {
-    if (count[e] == 0) continue;
-    plan.active[plan.num_active] = static_cast<int32_t>(e);
-    plan.pair_begin[plan.num_active++] = begin;
-    begin += count[e];
-    count[e] = begin - count[e];  // where the expert's next pair goes
-  }
-  plan.pair_begin[plan.num_active] = begin;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const int32_t* ids = row_of(a.topk_ids, plan.first_token + t);
-    for (int64_t j = 0; j < plan.k; ++j) {
-      if (ids[j] < a.expert_begin || ids[j] >= a.expert_end) continue;
-      plan.pair[count[ids[j]]++] = static_cast<int32_t>(t * plan.k + j);
-    }
-  }
-}
-
 // hidden[pair][rows] for pairs [first, first + count) of one expert; rows is a block of at most kRowBlock. `next` is
 // the W1 block that comes after this one.
 void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t row_begin, int64_t row_end,
@@ -100,7 +69,7 @@ void hidden_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t r
   float* y1[kTokenBlock];
   float* y3[kTokenBlock];
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t token = plan.pair[first + i] / plan.k;
+    const int64_t token = plan.groups.pair[first + i] / plan.k;
     x1[i] = is_mxfp4(expert.w1) ? plan.split_z + token * plan.Dl : plan.z + token * plan.z_stride;
     x3[i] = is_mxfp4(expert.w3) ? plan.split_z + token * plan.Dl : plan.z + token * plan.z_stride;
     y1[i] = gate + i * kRowBlock;
@@ -131,11 +100,11 @@ void run_hidden_task(const ExpertPlan& plan, int64_t task, int64_t rows_each, in
   float* scratch = plan.scratch + thread * plan.scratch_per_thread;
   const void* next = nullptr;
   if (is_next_ours) {
-    next = row_start(plan.experts[plan.active[(task + 1) / blocks]].w1, (task + 1) % blocks * rows_each);
+    next = row_start(plan.experts[plan.groups.active[(task + 1) / blocks]].w1, (task + 1) % blocks * rows_each);
   }
-  for (int64_t first = plan.pair_begin[index]; first < plan.pair_begin[index + 1]; first += kTokenBlock) {
-    const int64_t left = plan.pair_begin[index + 1] - first;
-    hidden_block(plan, plan.experts[plan.active[index]], row_begin, row_end, first,
+  for (int64_t first = plan.groups.pair_begin[index]; first < plan.groups.pair_begin[index + 1]; first += kTokenBlock) {
+    const int64_t left = plan.groups.pair_begin[index + 1] - first;
+    hidden_block(plan, plan.experts[plan.groups.active[index]], row_begin, row_end, first,
                  left < kTokenBlock ? left : kTokenBlock, scratch, next);
   }
 }
@@ -153,8 +122,8 @@ void combine_block(const ExpertPlan& plan, const ExpertWeights& expert, int64_t 
   }
   TANDEM_SET::weight_product(expert.w2.format, product_of(expert.w2, row_begin, row_end, count, x, y, scratch, next));
   for (int64_t i = 0; i < count; ++i) {
-    const int32_t pair = plan.pair[first + i];
-    const int64_t token = plan.first_token + pair / plan.k;
+    const int32_t pair = plan.groups.pair[first + i];
+    const int64_t token = plan.groups.first_token + pair / plan.k;
     const Vec weight = broadcast(row_of(plan.args->topk_weights, token)[pair % plan.k]);
     float* out = row_of(plan.args->out, token) + row_begin;
     for_each_block(rows, [&](int64_t r, auto block) TANDEM_INLINE_LAMBDA {
@@ -168,17 +137,18 @@ void run_combine_task(const ExpertPlan& plan, int64_t tokens, int64_t task, int6
   const int64_t row_end = row_begin + rows_each < plan.Dl ? row_begin + rows_each : plan.Dl;
   float* scratch = plan.scratch + thread * plan.scratch_per_thread;
   for (int64_t t = 0; t < tokens && !plan.args->add_to_out; ++t) {
-    float* out = row_of(plan.args->out, plan.first_token + t);
+    float* out = row_of(plan.args->out, plan.groups.first_token + t);
     for (int64_t r = row_begin; r < row_end; ++r) out[r] = 0.f;
   }
-  for (int64_t index = 0; index < plan.num_active; ++index) {
+  for (int64_t index = 0; index < plan.groups.num_active; ++index) {
     // After the last expert this thread goes on with the first one's next rows.
-    const int64_t after = index + 1 < plan.num_active ? index + 1 : 0;
+    const int64_t after = index + 1 < plan.groups.num_active ? index + 1 : 0;
     const int64_t row = after > 0 || row_end == plan.Dl ? row_begin : row_end;
-    const void* next = row_start(plan.experts[plan.active[after]].w2, row);
-    for (int64_t first = plan.pair_begin[index]; first < plan.pair_begin[index + 1]; first += kTokenBlock) {
-      const int64_t left = plan.pair_begin[index + 1] - first;
-      combine_block(plan, plan.experts[plan.active[index]], row_begin, row_end, first,
+    const void* next = row_start(plan.experts[plan.groups.active[after]].w2, row);
+    for (int64_t first = plan.groups.pair_begin[index]; first < plan.groups.pair_begin[index + 1];
+         first += kTokenBlock) {
+      const int64_t left = plan.groups.pair_begin[index + 1] - first;
+      combine_block(plan, plan.experts[plan.groups.active[index]], row_begin, row_end, first,
                     left < kTokenBlock ? left : kTokenBlock, scratch, next);
     }
   }
@@ -188,17 +158,17 @@ void run_combine_task(const ExpertPlan& plan, int64_t tokens, int64_t task, int6
 void prepare_inputs(const ExecContext& ctx, ExpertPlan& plan, int64_t tokens, float* rounded, float* split) {
   const MoeExpertsArgs& a = *plan.args;
   bool any_split = false;
-  for (int64_t i = 0; i < plan.num_active; ++i) {
-    const ExpertWeights& expert = plan.experts[plan.active[i]];
+  for (int64_t i = 0; i < plan.groups.num_active; ++i) {
+    const ExpertWeights& expert = plan.experts[plan.groups.active[i]];
     any_split |= is_mxfp4(expert.w1) || is_mxfp4(expert.w3);
   }
   const bool round = a.expert_act == ExpertAct::kMxfp8;
-  plan.z = round ? rounded : row_of(a.z, plan.first_token);
+  plan.z = round ? rounded : row_of(a.z, plan.groups.first_token);
   plan.z_stride = round ? plan.Dl : a.z.stride[0];
   plan.split_z = any_split ? split : nullptr;
   if (!round && !any_split) return;
   for_each_row(ctx, tokens, 2 * plan.Dl, [&](int64_t t, int) {
-    const float* z = row_of(a.z, plan.first_token + t);
+    const float* z = row_of(a.z, plan.groups.first_token + t);
     if (round) {
       mxfp8_round_row(z, plan.Dl, rounded + t * plan.Dl);
       z = rounded + t * plan.Dl;
@@ -210,8 +180,8 @@ void prepare_inputs(const ExecContext& ctx, ExpertPlan& plan, int64_t tokens, fl
 void run_token_block(const ExecContext& ctx, ExpertPlan& plan, int64_t tokens) {
   const int threads = ctx.pool.num_threads();
   // Blocks of 32 rows keep the groups of MXFP8 and of the even/odd order whole.
-  const int64_t hidden_rows = rows_per_task(plan.I, plan.num_active, threads, kGroup);
-  const int64_t hidden_tasks = plan.num_active * ((plan.I + hidden_rows - 1) / hidden_rows);
+  const int64_t hidden_rows = rows_per_task(plan.I, plan.groups.num_active, threads, kGroup);
+  const int64_t hidden_tasks = plan.groups.num_active * ((plan.I + hidden_rows - 1) / hidden_rows);
   for_each_task_in_runs(ctx, hidden_tasks, [&](int64_t task, int thread, bool is_next_ours) {
     run_hidden_task(plan, task, hidden_rows, thread, is_next_ours);
   });
@@ -238,9 +208,9 @@ void moe_experts_simd(const ExecContext& ctx, const MoeExpertsArgs& a) {
   const int64_t most_per_expert = block * plan.k;
   const int64_t widest = plan.Dl > plan.I ? plan.Dl : plan.I;
   Scratch scratch(ctx.arena);
-  plan.active = scratch.ints(E);
-  plan.pair_begin = scratch.ints(E + 1);
-  plan.pair = scratch.ints(block * plan.k);
+  plan.groups.active = scratch.ints(E);
+  plan.groups.pair_begin = scratch.ints(E + 1);
+  plan.groups.pair = scratch.ints(block * plan.k);
   plan.hidden = scratch.floats(block * plan.k * plan.I);
   plan.product_floats = TANDEM_SET::product_scratch_floats(widest, most_per_expert);
   plan.scratch_per_thread = plan.product_floats + 2 * kTokenBlock * kRowBlock;
@@ -250,8 +220,8 @@ void moe_experts_simd(const ExecContext& ctx, const MoeExpertsArgs& a) {
   float* split = scratch.floats(block * plan.Dl);
   for (int64_t first = 0; first < T; first += block) {
     const int64_t tokens = T - first < block ? T - first : block;
-    plan.first_token = first;
-    group_by_expert(plan, tokens, E, count);
+    plan.groups.first_token = first;
+    group_by_expert(plan.groups, a, tokens, count);
     prepare_inputs(ctx, plan, tokens, rounded, split);
     run_token_block(ctx, plan, tokens);
   }
