@@ -104,7 +104,8 @@ class SingleLayers {
             .options = options_,
             .plan = plan,
             .caches = caches,
-            .observer = observer};
+            .observer = observer,
+            .num_rows = static_cast<int64_t>(plan.tokens.size())};
   }
 
   // The running sum after layer l of the golden run, −1: the embedding; rounded as a bf16 run holds it.
