@@ -1,6 +1,6 @@
-// The sequence mixers of one layer: KDA decode and prefill, short convolution, MLA decode and prefill, for every
-// backend of this machine. One JSON line a case: median, fastest and slowest of the repeats, GB/s and GFLOP/s of the
-// necessary work, and their share of the ceilings measured in the same run.
+// The sequence mixers of one layer: KDA decode (fused and in parts) and prefill, short convolution, MLA decode and
+// prefill, for every backend of this machine. One JSON line a case: median, fastest and slowest of the repeats, GB/s
+// and GFLOP/s of the necessary work, and their share of the ceilings measured in the same run.
 //
 //   mixer_bench [--threads N] [--kernels ref|portable|avx2|avx512] [--only SUBSTRING] [--repeat N]
 //
@@ -30,15 +30,24 @@ struct Options {
   int repeat = 9;
 };
 
-std::vector<float> random_floats(int64_t count, float low, float high) {
-  std::vector<float> values(static_cast<size_t>(count));
-  uint64_t x = 1;
-  for (float& v : values) {
-    x = x * 6364136223846793005u + 1442695040888963407u;
-    v = low + (high - low) * static_cast<float>(x >> 40) * 0x1p-24f;
+// Floats in an arena of their own, as a step's activations are.
+class Floats {
+ public:
+  Floats(int64_t count, float low, float high) : values_(arena_.alloc<float>(count)) {
+    uint64_t x = 1;
+    for (float& v : values_) {
+      x = x * 6364136223846793005u + 1442695040888963407u;
+      v = low + (high - low) * static_cast<float>(x >> 40) * 0x1p-24f;
+    }
   }
-  return values;
-}
+  explicit Floats(int64_t count) : Floats(count, 0.f, 0.f) {}
+  float* data() { return values_.data(); }
+  const float* data() const { return values_.data(); }
+
+ private:
+  Arena arena_;
+  std::span<float> values_;
+};
 
 class Bench {
  public:
@@ -106,16 +115,16 @@ struct Shape {
 constexpr Shape kShapes[] = {{"mini", 16, 64, 256, 64, 64, 64}, {"k3", 96, 128, 512, 128, 64, 128}};
 
 struct KdaInputs {
-  KdaInputs(const Shape& shape, int64_t tokens, int64_t sequences) {
+  KdaInputs(const Shape& shape, int64_t tokens, int64_t sequences)
+      : unit(1.f / std::sqrt(static_cast<float>(shape.kda_dim))),
+        qk(tokens * shape.heads * shape.kda_dim, -unit, unit),
+        v(tokens * shape.heads * shape.kda_dim, -1.f, 1.f),
+        g(tokens * shape.heads * shape.kda_dim, -2.f, -0.01f),
+        beta(tokens * shape.heads, 0.f, 1.f),
+        out(tokens * shape.heads * shape.kda_dim),
+        state(sequences * shape.heads * shape.kda_dim * shape.kda_dim) {
     const int64_t H = shape.heads;
     const int64_t D = shape.kda_dim;
-    const float unit = 1.f / std::sqrt(static_cast<float>(D));
-    qk = random_floats(tokens * H * D, -unit, unit);
-    v = random_floats(tokens * H * D, -1.f, 1.f);
-    g = random_floats(tokens * H * D, -2.f, -0.01f);
-    beta = random_floats(tokens * H, 0.f, 1.f);
-    out.resize(v.size());
-    state.resize(static_cast<size_t>(sequences * H * D * D), 0.f);
     args.q = args.k = TensorView<const float, 3>::contiguous(qk.data(), {tokens, H, D});
     args.v = TensorView<const float, 3>::contiguous(v.data(), {tokens, H, D});
     args.g = TensorView<const float, 3>::contiguous(g.data(), {tokens, H, D});
@@ -126,7 +135,8 @@ struct KdaInputs {
     for (int64_t n = 0; n < sequences; ++n) segments.push_back({n * rows, rows, state.data() + n * H * D * D});
     args.segments = segments;
   }
-  std::vector<float> qk, v, g, beta, out, state;
+  float unit;
+  Floats qk, v, g, beta, out, state;
   std::vector<KdaSegment> segments;
   KdaArgs args;
 };
@@ -162,10 +172,8 @@ void bench_conv(Bench& bench, const Shape& shape) {
   for (const int64_t tokens : {1, 512}) {
     const std::string name = std::string("short_conv/") + shape.name + "/T" + std::to_string(tokens);
     if (!bench.wants(name)) continue;
-    const std::vector<float> x = random_floats(tokens * channels, -1.f, 1.f);
-    const std::vector<float> weight = random_floats(channels * kWidth, -1.f, 1.f);
-    std::vector<float> out(x.size());
-    std::vector<float> history(static_cast<size_t>((kWidth - 1) * channels), 0.f);
+    const Floats x(tokens * channels, -1.f, 1.f), weight(channels * kWidth, -1.f, 1.f);
+    Floats out(tokens * channels), history((kWidth - 1) * channels);
     const ShortConvSegment segment{0, tokens, MatrixView<float>::contiguous(history.data(), {kWidth - 1, channels})};
     ShortConvArgs args;
     args.x = MatrixView<const float>::contiguous(x.data(), {tokens, channels});
@@ -178,17 +186,84 @@ void bench_conv(Bench& bench, const Shape& shape) {
   }
 }
 
+// A KDA layer between its projections in decode: fused, and as the operators that the fused one replaces. The calls take
+// turns over 16 states, as the layers of a step do: none waits in L2.
+void bench_decode(Bench& bench, const Shape& shape) {
+  constexpr int64_t kTaps = 4, kStates = 16;
+  const int64_t H = shape.heads, D = shape.kda_dim, P = H * D;
+  const std::string fused = std::string("kda_decode/") + shape.name + "/N1";
+  const std::string parts = std::string("kda_decode_parts/") + shape.name + "/N1";
+  if (!bench.wants(fused) && !bench.wants(parts)) return;
+  Floats x(P, -1.f, 1.f), beta(H, -1.f, 1.f), taps(3 * P * kTaps, -1.f, 1.f), norm(D, 0.5f, 1.5f), bias(P, -4.f, 0.f);
+  Floats a_log(H, -1.f, 1.f), history(kStates * (kTaps - 1) * 3 * P), state(kStates * P * D), out(P), scratch(4 * P);
+  const auto row = [&](Floats& f, int64_t n) { return MatrixView<float>::contiguous(f.data(), {1, n}); };
+  int64_t turn = 0;
+  const auto state_of = [&] { return state.data() + turn * P * D; };
+  const auto history_of = [&] {
+    return MatrixView<float>::contiguous(history.data() + turn * (kTaps - 1) * 3 * P, {kTaps - 1, 3 * P});
+  };
+  KdaDecodeArgs args;
+  args.heads = H;
+  args.q = args.k = args.v = args.z = args.gate = row(x, P);
+  args.beta = row(beta, H);
+  args.conv_weight = MatrixView<const float>::contiguous(taps.data(), {3 * P, kTaps});
+  args.a_log = VectorView<const float>::contiguous(a_log.data(), {H});
+  args.dt_bias = VectorView<const float>::contiguous(bias.data(), {P});
+  args.lower_bound = -5.f;
+  args.norm_weight = VectorView<const float>::contiguous(norm.data(), {D});
+  args.scale = 1.f / std::sqrt(static_cast<float>(D));
+  args.out = row(out, P);
+  const auto cells = static_cast<double>(P * D);
+  const auto run_fused = [&]() -> Status {
+    turn = (turn + 1) % kStates;
+    const KdaDecodeSegment segment{0, 1, state_of(), history_of()};
+    args.segments = {&segment, 1};
+    return kda_decode(bench.ctx(), args);
+  };
+  if (bench.wants(fused)) bench.run(fused, 8 * cells, 7 * cells, run_fused);
+  const auto run_parts = [&]() -> Status {
+    turn = (turn + 1) % kStates;
+    const ExecContext& ctx = bench.ctx();
+    const auto streams = MatrixView<float>::contiguous(scratch.data(), {4, P});  // q, k, v, g
+    for (int64_t i = 0; i < 3; ++i) {
+      const ShortConvSegment segment{0, 1, history_of().columns(i * P, P)};
+      TANDEM_RETURN_IF_ERROR(
+          short_conv(ctx, {args.q, args.conv_weight.rows(i * P, P), {&segment, 1}, streams.rows(i, 1)}));
+    }
+    const auto qk = MatrixView<float>::contiguous(scratch.data(), {2 * H, D});
+    TANDEM_RETURN_IF_ERROR(l2_norm(ctx, {qk, args.l2_eps, qk}));
+    TANDEM_RETURN_IF_ERROR(sigmoid_inplace(ctx, row(beta, H)));
+    const auto heads = [&](float* p) { return TensorView<float, 3>::contiguous(p, {1, H, D}); };
+    float* g = streams.row(3);
+    TANDEM_RETURN_IF_ERROR(kda_gate(ctx, {heads(x.data()), args.a_log, args.dt_bias, args.lower_bound, heads(g)}));
+    const KdaSegment segment{0, 1, state_of()};
+    TANDEM_RETURN_IF_ERROR(kda_recurrent(ctx, {heads(streams.row(0)),
+                                               heads(streams.row(1)),
+                                               heads(streams.row(2)),
+                                               heads(g),
+                                               args.beta,
+                                               args.scale,
+                                               {&segment, 1},
+                                               heads(out.data())}));
+    const auto out_heads = MatrixView<float>::contiguous(out.data(), {H, D});
+    const auto gates = MatrixView<const float>::contiguous(x.data(), {H, D});
+    return rms_norm_gated(ctx, {out_heads, gates, args.norm_weight, args.norm_eps, out_heads});
+  };
+  if (bench.wants(parts)) bench.run(parts, 8 * cells, 7 * cells, run_parts);
+}
+
 struct MlaInputs {
-  MlaInputs(const Shape& shape, int64_t rows, int64_t length) {
+  MlaInputs(const Shape& shape, int64_t rows, int64_t length)
+      : q(rows * shape.heads * (shape.nope + shape.rope), -1.f, 1.f),
+        latents((length + kPageTokens) * (shape.rank + shape.rope), -1.f, 1.f),
+        out(rows * shape.heads * shape.v) {
     const int64_t width = shape.rank + shape.rope;
-    q = random_floats(rows * shape.heads * (shape.nope + shape.rope), -1.f, 1.f);
-    const std::vector<float> w = random_floats(shape.heads * (shape.nope + shape.v) * shape.rank, -0.1f, 0.1f);
-    for (const float x : w) weight.push_back(to_bf16(x));
-    latents = random_floats((length + kPageTokens) * width, -1.f, 1.f);
+    const int64_t weights = shape.heads * (shape.nope + shape.v) * shape.rank;
+    const Floats w(weights, -0.1f, 0.1f);
+    for (int64_t i = 0; i < weights; ++i) weight.push_back(to_bf16(w.data()[i]));
     for (int64_t s = 0; s < length; s += kPageTokens) {
       pages.push_back(reinterpret_cast<const std::byte*>(latents.data() + s * width));
     }
-    out.resize(static_cast<size_t>(rows * shape.heads * shape.v));
     segment = {0, rows, {pages, kPageTokens, DType::kF32, length}};
     args.q = TensorView<const float, 3>::contiguous(q.data(), {rows, shape.heads, shape.nope + shape.rope});
     args.kv_b = {weight.data(), nullptr, shape.heads * (shape.nope + shape.v), shape.rank, WeightFormat::kBF16};
@@ -201,7 +276,7 @@ struct MlaInputs {
     args.out = TensorView<float, 3>::contiguous(out.data(), {rows, shape.heads, shape.v});
   }
   static constexpr int64_t kPageTokens = 64;
-  std::vector<float> q, latents, out;
+  Floats q, latents, out;
   std::vector<bf16> weight;
   std::vector<const std::byte*> pages;
   MlaSegment segment;
@@ -263,6 +338,7 @@ int main_of(int argc, char** argv) {
     Bench bench(options, make_kernel_table(detect_cpu_features(), backend).value());
     for (const Shape& shape : kShapes) {
       bench_kda(bench, shape);
+      bench_decode(bench, shape);
       bench_conv(bench, shape);
       bench_mla(bench, shape);
     }

@@ -1,5 +1,7 @@
 #include "base/arena.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <new>
 
@@ -8,9 +10,10 @@
 namespace tandem {
 namespace {
 constexpr size_t kMinBlockBytes = size_t{1} << 20;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 }  // namespace
 
-void Arena::AlignedDelete::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
+void Arena::AlignedDelete::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{alignment}); }
 
 void* Arena::alloc_bytes(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -21,8 +24,11 @@ void* Arena::alloc_bytes(size_t bytes) {
   if (blocks_.empty() || blocks_[current_].size - blocks_[current_].used < bytes) {
     const size_t previous = blocks_.empty() ? 0 : blocks_.back().size;
     const size_t size = std::max({bytes, kMinBlockBytes, previous * 2});
-    Block block;
-    block.memory.reset(static_cast<std::byte*>(::operator new[](size, std::align_val_t{kAlignment})));
+    Block block{};
+    const size_t alignment = size < kHugePageBytes ? kAlignment : kHugePageBytes;
+    block.memory = {static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment})),
+                    AlignedDelete{alignment}};
+    if (alignment == kHugePageBytes) madvise(block.memory.get(), size, MADV_HUGEPAGE);  // a wish: refusal costs nothing
     block.size = size;
     blocks_.push_back(std::move(block));
     if (blocks_.size() > 1) enter_next_block();

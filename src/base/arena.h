@@ -1,5 +1,6 @@
 // base/arena.h: bump allocation for the scratch of one step. Memory is given back all at once by reset(); the
-// blocks are kept, so a warm step allocates nothing. Not thread-safe: engine thread only.
+// blocks are kept, so a warm step allocates nothing. Large blocks lie in huge pages where the system has them: a head's
+// part of every row of a prefill is on a page of its own. Not thread-safe: engine thread only.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +43,7 @@ class Arena {
 
  private:
   struct AlignedDelete {
+    size_t alignment;
     void operator()(std::byte* p) const;
   };
   struct Block {

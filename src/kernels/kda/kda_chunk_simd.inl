@@ -151,7 +151,7 @@ void prepare_block(const ChunkInputs& in, const Chunk& chunk, int64_t s) {
 }
 
 // The block at row s against the two keys j and j + 1 of earlier blocks, kLeftRows of its rows from `first` of in.left.
-TANDEM_INLINE void cross_tile(const ChunkInputs& in, const Chunk& chunk, int64_t s, int64_t first, int64_t j) {
+[[gnu::noinline]] void cross_tile(const ChunkInputs& in, const Chunk& chunk, int64_t s, int64_t first, int64_t j) {
   Vec acc[2][kLeftRows];
   tile_zero(acc);
   const float* left = in.left + first * in.stride;

@@ -51,9 +51,11 @@ TANDEM_INLINE void store_state(float* S, int64_t key_dim, int64_t value_dim, con
   }
 }
 
+// The three functions below stay out of line: inlined together they leave their inner loops too few registers.
+
 // U = R − L U by forward substitution, kTileRows rows at a time: R, what earlier tiles add, then the tile's own rows.
 template <bool kFull>
-TANDEM_INLINE void solve(const KdaArgs& args, const Chunk& chunk, int64_t stride, const Columns& x) {
+[[gnu::noinline]] void solve(const KdaArgs& args, const Chunk& chunk, int64_t stride, const Columns& x) {
   for (int64_t b = 0; b < chunk.num_rows; b += kTileRows) {
     Vec acc[kTileRows][kTileCols];
     tile_zero(acc);
@@ -83,7 +85,7 @@ TANDEM_INLINE void solve(const KdaArgs& args, const Chunk& chunk, int64_t stride
 }
 
 template <bool kFull>
-TANDEM_INLINE void read_out(const KdaArgs& args, const Chunk& chunk, int64_t stride, const Columns& x) {
+[[gnu::noinline]] void read_out(const KdaArgs& args, const Chunk& chunk, int64_t stride, const Columns& x) {
   const Vec scale = simd::broadcast(args.scale);
   for (int64_t b = 0; b < chunk.num_rows; b += kTileRows) {
     Vec acc[kTileRows][kTileCols];
@@ -104,7 +106,7 @@ TANDEM_INLINE void read_out(const KdaArgs& args, const Chunk& chunk, int64_t str
 }
 
 // S[c] = Γ_C[c] S[c] + Σ_i suffix_i[c] U_i
-TANDEM_INLINE void update_state(const Chunk& chunk, int64_t stride, const Columns& x) {
+[[gnu::noinline]] void update_state(const Chunk& chunk, int64_t stride, const Columns& x) {
   for (int64_t c = 0; c < stride; c += kTileRows) {
     Vec acc[kTileRows][kTileCols];
     float* S = x.state + c * kTileWidth;
@@ -118,9 +120,32 @@ TANDEM_INLINE void update_state(const Chunk& chunk, int64_t stride, const Column
   }
 }
 
+// Rows of the next group asked for while this one is computed: a head's part of a row is a few lines, rows are pages
+// apart, and no hardware prefetcher follows that.
+struct Ahead {
+  int64_t row, end;   // what is left of the next group
+  int64_t per_chunk;  // rows a chunk and block of columns
+};
+
+TANDEM_INLINE void prefetch_floats(const float* p, int64_t count) {
+  for (int64_t c = 0; c < count; c += 16) __builtin_prefetch(p + c, 0, 2);
+}
+
+TANDEM_INLINE void prefetch_rows(const KdaArgs& args, int64_t h, Ahead& ahead) {
+  const KdaShape shape = kda_shape(args);
+  for (int64_t i = 0; i < ahead.per_chunk && ahead.row < ahead.end; ++i, ++ahead.row) {
+    prefetch_floats(head_row(args.g, ahead.row, h), shape.key_dim);
+    prefetch_floats(head_row(args.k, ahead.row, h), shape.key_dim);
+    prefetch_floats(head_row(args.q, ahead.row, h), shape.key_dim);
+    prefetch_floats(head_row(args.v, ahead.row, h), shape.value_dim);
+  }
+}
+
 template <bool kFull>
-void chunk_columns(const KdaArgs& args, const Chunk* chunks, int64_t num_chunks, int64_t stride, const Columns& x) {
+void chunk_columns(const KdaArgs& args, const Chunk* chunks, int64_t num_chunks, int64_t stride, const Columns& x,
+                   Ahead& ahead) {
   for (int64_t i = 0; i < num_chunks; ++i) {
+    prefetch_rows(args, x.h, ahead);
     solve<kFull>(args, chunks[i], stride, x);
     read_out<kFull>(args, chunks[i], stride, x);
     update_state(chunks[i], stride, x);
@@ -151,6 +176,9 @@ void run_head(const KdaArgs& args, const KdaSegment& segment, int64_t h, int64_t
   const int64_t stride = s.inputs.stride;
   float* S = segment.state + h * shape.key_dim * shape.value_dim;
   const int64_t in_chunks = segment.num_rows % kC == 1 ? segment.num_rows - 1 : segment.num_rows;
+  const int64_t first_end = least(kGroupChunks * kC, in_chunks);
+  Ahead ahead{segment.row_begin, segment.row_begin + first_end, first_end};
+  prefetch_rows(args, h, ahead);
   for (int64_t done = 0; done < in_chunks; done += kGroupChunks * kC) {
     int64_t count = 0;
     for (int64_t first = done; first < in_chunks && count < kGroupChunks; first += kC) {
@@ -159,13 +187,17 @@ void run_head(const KdaArgs& args, const KdaSegment& segment, int64_t h, int64_t
       chunk.num_rows = least(kC, in_chunks - first);
       prepare_chunk(args, h, s.inputs, chunk);
     }
+    const int64_t next = segment.row_begin + done + count * kC;
+    const int64_t steps = count * ((end - begin + kTileWidth - 1) / kTileWidth);
+    ahead = {next, least(next + kGroupChunks * kC, segment.row_begin + in_chunks), 0};
+    ahead.per_chunk = (ahead.end - next + steps - 1) / steps;
     for (int64_t column = begin; column < end; column += kTileWidth) {
       const Columns x{h, column, least(kTileWidth, end - column), s.state, s.u};
       load_state(S, shape.key_dim, shape.value_dim, stride, x);
       if (x.count == kTileWidth) {
-        chunk_columns<true>(args, s.chunks, count, stride, x);
+        chunk_columns<true>(args, s.chunks, count, stride, x, ahead);
       } else {
-        chunk_columns<false>(args, s.chunks, count, stride, x);
+        chunk_columns<false>(args, s.chunks, count, stride, x, ahead);
       }
       store_state(S, shape.key_dim, shape.value_dim, x);
     }

@@ -82,8 +82,8 @@ TANDEM_INLINE void step_columns(float* S, int64_t stride, const StepOperands& x,
 }
 
 // Tokens [t0, t0 + rows) of columns [begin, end) of one head, rows ≤ kStepRows; decay is scratch for rows · K floats.
-TANDEM_INLINE void step_rows(const KdaArgs& args, int64_t t0, int64_t rows, int64_t h, float* S, int64_t begin, int64_t end,
-               float* decay) {
+TANDEM_INLINE void step_rows(const KdaArgs& args, int64_t t0, int64_t rows, int64_t h, float* S, int64_t begin,
+                             int64_t end, float* decay) {
   const KdaShape shape = kda_shape(args);
   for (int64_t i = 0; i < rows; ++i) decay_row(head_row(args.g, t0 + i, h), decay + i * shape.key_dim, shape.key_dim);
   for (int64_t column = begin; column < end; column += kStepWidth) {

@@ -35,24 +35,13 @@ struct Panel {
 };
 
 template <int kRows, int kCols>
-TANDEM_INLINE void score_part(Vec (&acc)[kRows][kCols], const KeyPart& keys, int64_t s, const float* query) {
-  const float* data = keys.data + s * keys.row;
-  for (int64_t c = 0; c < keys.depth; ++c) {
-    Vec q[kCols];
-    for (int v = 0; v < kCols; ++v) q[v] = simd::load(query + c * kTileWidth + v * kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const Vec element = simd::broadcast(data[r * keys.row + c]);
-      for (int v = 0; v < kCols; ++v) acc[r][v] = simd::fma(element, q[v], acc[r][v]);
-    }
-  }
-}
-
-template <int kRows, int kCols>
 TANDEM_INLINE void score_rows(const KeyPart& first, const KeyPart& second, int64_t s, const Panel& panel) {
   Vec acc[kRows][kCols];
   tile_zero(acc);
-  score_part(acc, first, s, panel.query);
-  score_part(acc, second, s, panel.query + first.depth * kTileWidth);
+  tile_fma<kRows, true>(acc, {first.data + s * first.row, first.row, 1}, panel.query, kTileWidth, first.depth,
+                        kTileWidth);
+  tile_fma<kRows, true>(acc, {second.data + s * second.row, second.row, 1}, panel.query + first.depth * kTileWidth,
+                        kTileWidth, second.depth, kTileWidth);
   tile_store<true>(acc, panel.weights + s * kTileWidth, kTileWidth, kTileWidth);
 }
 

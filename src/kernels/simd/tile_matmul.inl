@@ -44,17 +44,42 @@ struct StridedMatrix {  // element (r, k) at data[r · row + k · col]
   int64_t col;
 };
 
-// `cols` floats of B's rows are readable (kFull: at least kTileWidth).
-template <int kRows, bool kFull>
-TANDEM_INLINE void tile_fma(Vec (&acc)[kRows][kTileCols], StridedMatrix a, const float* b, int64_t b_row, int64_t depth,
+// Up to 16 rows of a strided matrix through five pointers: row r is at base + 0, 1, 2, 4 or 8 strides, which are x86
+// addressing modes. Left to itself the compiler keeps one pointer a row, runs out of registers, and moves pointers from
+// vector registers on the ports of the fma.
+struct RowPlace {
+  int base;
+  int strides;
+};
+inline constexpr int kBaseRows[5] = {0, 3, 6, 9, 11};
+inline constexpr RowPlace kRowPlaces[16] = {{0, 0}, {0, 1}, {0, 2}, {1, 0}, {0, 4}, {1, 2}, {2, 0}, {1, 4},
+                                            {0, 8}, {3, 0}, {2, 4}, {4, 0}, {4, 1}, {3, 4}, {2, 8}, {4, 4}};
+
+TANDEM_INLINE void opaque(const char*& p) { asm volatile("" : "+r"(p)); }
+
+// `cols` floats of B's rows are readable (kFull: at least a tile's width).
+template <int kRows, bool kFull, int kCols>
+TANDEM_INLINE void tile_fma(Vec (&acc)[kRows][kCols], StridedMatrix a, const float* b, int64_t b_row, int64_t depth,
                             int64_t cols) {
+  static_assert(kRows <= 16);
+  constexpr int kBases = kRows > 11 ? 5 : kRows > 9 ? 4 : kRows > 6 ? 3 : kRows > 3 ? 2 : 1;
+  const int64_t stride = a.row * static_cast<int64_t>(sizeof(float));
+  const char* base[kBases];
+#pragma GCC unroll 5
+  for (int i = 0; i < kBases; ++i) base[i] = reinterpret_cast<const char*>(a.data + kBaseRows[i] * a.row);
   for (int64_t k = 0; k < depth; ++k) {
-    Vec row[kTileCols];
-    for (int c = 0; c < kTileCols; ++c) row[c] = load_cols<kFull>(b + k * b_row + c * kLanes, cols - c * kLanes);
+    Vec row[kCols];
+    for (int c = 0; c < kCols; ++c) row[c] = load_cols<kFull>(b + k * b_row + c * kLanes, cols - c * kLanes);
+#pragma GCC unroll 5
+    for (int i = 0; i < kBases; ++i) opaque(base[i]);
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Vec element = simd::broadcast(a.data[r * a.row + k * a.col]);
-      for (int c = 0; c < kTileCols; ++c) acc[r][c] = simd::fma(element, row[c], acc[r][c]);
+      const char* element = base[kRowPlaces[r].base] + kRowPlaces[r].strides * stride;
+      const Vec value = simd::broadcast(*reinterpret_cast<const float*>(element));
+      for (int c = 0; c < kCols; ++c) acc[r][c] = simd::fma(value, row[c], acc[r][c]);
     }
+#pragma GCC unroll 5
+    for (int i = 0; i < kBases; ++i) base[i] += a.col * static_cast<int64_t>(sizeof(float));
   }
 }
 
