@@ -285,6 +285,27 @@ TEST(Kda, AHeadNeverSeesAnother) {
   });
 }
 
+TEST(Kda, RowsThatAreNotFiniteStayOutOfEarlierRows) {
+  for_each_backend([](BackendFixture& backend) {
+    for (const KdaFunction op : kForms) {
+      for (const int64_t first : {1, 3, 13, 16, 21}) {
+        const KdaCase c = random_kda_case(38, 2, 20, 19, 8);
+        KdaCase changed = c;
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        for (int64_t h = 0; h < 2; ++h) {
+          for (GappedRows* rows : {&changed.q, &changed.k, &changed.g}) rows->at(first, h, 7) = nan;
+          changed.v.at(first, h, 5) = nan;
+        }
+        const KdaOutcome before = run_kda(backend.ctx(), op, c), after = run_kda(backend.ctx(), op, changed);
+        const auto count = static_cast<size_t>(first * 2 * 19);
+        EXPECT_TRUE(all_equal_bits(std::span(after.out).first(count), std::span(before.out).first(count)))
+            << "from row " << first;
+        EXPECT_TRUE(std::isnan(after.out[count + 5]));
+      }
+    }
+  });
+}
+
 TEST(Kda, OutMayBeV) {
   for_each_backend([](BackendFixture& backend) {
     for (const KdaFunction op : kForms) {

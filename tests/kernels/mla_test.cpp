@@ -340,6 +340,25 @@ TEST(Mla, LaterTokensNeverReachEarlierRows) {
   });
 }
 
+// Nor does a weight of 0 hide a row that is not finite.
+TEST(Mla, RowsThatAreNotFiniteStayOutOfEarlierRows) {
+  for_each_backend([](BackendFixture& backend) {
+    for (const MlaFunction op : kForms) {
+      for (const size_t first : {1, 40, 66}) {
+        const MlaCase c(kSmall, 75, 75, 5);
+        MlaCase changed = c;
+        for (size_t i = first * static_cast<size_t>(c.width()); i < changed.latents.size(); ++i) {
+          changed.latents[i] = std::numeric_limits<float>::quiet_NaN();
+        }
+        const size_t row = static_cast<size_t>(c.d.heads * c.d.v);
+        const std::vector<float> before = run_mla(backend.ctx(), op, c), after = run_mla(backend.ctx(), op, changed);
+        EXPECT_TRUE(all_equal_bits(std::span(after).first(first * row), std::span(before).first(first * row)));
+        EXPECT_TRUE(std::isnan(after[first * row]));
+      }
+    }
+  });
+}
+
 // No position anywhere: the order of the earlier tokens does not matter to the last.
 TEST(Mla, PermutingEarlierTokensLeavesTheLastRow) {
   const MlaCase c(kSmall, 80, 1, 6);

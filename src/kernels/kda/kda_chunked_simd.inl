@@ -92,8 +92,19 @@ template <bool kFull>
     tile_zero(acc);
     tile_fma<kTileRows, true>(acc, {chunk.decayed + (kC + b) * stride, stride, 1}, x.state, kTileWidth, stride,
                               kTileWidth);
-    tile_fma<kTileRows, true>(acc, {chunk.scores + b * kC, kC, 1}, x.u, kTileWidth,
-                              least(b + kTileRows, chunk.num_rows), kTileWidth);
+    tile_fma<kTileRows, true>(acc, {chunk.scores + b * kC, kC, 1}, x.u, kTileWidth, b, kTileWidth);
+    // The tile's own triangle, and nothing above it: a row that is not finite stays out of the rows before it.
+    const float* own = chunk.scores + b * kC + b;
+#pragma GCC unroll 8
+    for (int j = 0; j < kTileRows; ++j) {
+      Vec u[kTileCols];
+      for (int c = 0; c < kTileCols; ++c) u[c] = simd::load(x.u + (b + j) * kTileWidth + c * kLanes);
+#pragma GCC unroll 8
+      for (int r = j; r < kTileRows; ++r) {
+        const Vec m = simd::broadcast(own[r * kC + j]);
+        for (int c = 0; c < kTileCols; ++c) acc[r][c] = simd::fma(m, u[c], acc[r][c]);
+      }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       if (b + r >= chunk.num_rows) continue;

@@ -111,7 +111,7 @@ void attend_tile(const Pass& pass, const KeyPart& latents, int64_t count, int64_
   const Panel panel{s.query + h * shape.width(), pass.largest + at, pass.sum + at, s.weights, s.correction, first};
   score_tile<kCols>(latents, {nullptr, 0, 0}, count, panel);
   soften<kCols, false>(count, pass.args->scale, nullptr, panel);
-  gather_values({latents.data, latents.row, shape.rank}, count, least(kCols * kLanes, shape.heads - h), panel,
+  gather_values({latents.data, latents.row, shape.rank}, count, least(kCols * kLanes, shape.heads - h), nullptr, panel,
                 pass.attended + (slot * shape.heads + h) * pass.rank_stride, pass.rank_stride);
 }
 

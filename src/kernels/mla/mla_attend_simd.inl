@@ -91,10 +91,18 @@ TANDEM_INLINE void soften(int64_t count, float scale, const float* visible, cons
   }
 }
 
-// Weighted values of kRows queries from lane q on, columns from c on of which `left` exist.
+// Keys of the tile, of `count`, that the query in lane q sees. `visible` as soften has it; null: every query sees all.
+TANDEM_INLINE int64_t keys_seen(const float* visible, int64_t q, int64_t count) {
+  if (visible == nullptr) return count;
+  const int64_t seen = static_cast<int64_t>(visible[q]) + 1;
+  return seen < 0 ? 0 : least(seen, count);
+}
+
+// Weighted values of kRows queries from lane q on, columns from c on of which `left` exist. Keys that a query does not
+// see are left out, not weighted with 0: they may not be finite.
 template <int kRows, bool kFull>
 TANDEM_INLINE void gather_rows(const KeyPart& values, int64_t count, int64_t c, int64_t left, int64_t q,
-                               const Panel& panel, float* out, int64_t out_row) {
+                               const float* visible, const Panel& panel, float* out, int64_t out_row) {
   Vec acc[kRows][kTileCols];
   tile_zero(acc);
   if (!panel.first) {
@@ -105,34 +113,46 @@ TANDEM_INLINE void gather_rows(const KeyPart& values, int64_t count, int64_t c, 
       }
     }
   }
-  tile_fma<kRows, kFull>(acc, {panel.weights + q, 1, kTileWidth}, values.data + c, values.row, count, left);
+  const int64_t common = keys_seen(visible, q, count);
+  tile_fma<kRows, kFull>(acc, {panel.weights + q, 1, kTileWidth}, values.data + c, values.row, common, left);
+#pragma GCC unroll 8
+  for (int r = 1; r < kRows; ++r) {
+    const int64_t seen = keys_seen(visible, q + r, count);
+    for (int64_t s = common; s < seen; ++s) {
+      const Vec weight = simd::broadcast(panel.weights[s * kTileWidth + q + r]);
+      const float* value = values.data + s * values.row + c;
+      for (int v = 0; v < kTileCols; ++v) {
+        acc[r][v] = simd::fma(weight, load_cols<kFull>(value + v * kLanes, left - v * kLanes), acc[r][v]);
+      }
+    }
+  }
   tile_store<kFull>(acc, out + c, out_row, left);
 }
 
 template <bool kFull>
 TANDEM_INLINE void gather_columns(const KeyPart& values, int64_t count, int64_t c, int64_t left, int64_t queries,
-                                  const Panel& panel, float* out, int64_t out_row) {
+                                  const float* visible, const Panel& panel, float* out, int64_t out_row) {
   int64_t q = 0;
   for (; q + kTileRows <= queries; q += kTileRows) {
-    gather_rows<kTileRows, kFull>(values, count, c, left, q, panel, out + q * out_row, out_row);
+    gather_rows<kTileRows, kFull>(values, count, c, left, q, visible, panel, out + q * out_row, out_row);
   }
   for (; kTileRows > 4 && q + 4 <= queries; q += 4) {
-    gather_rows<4, kFull>(values, count, c, left, q, panel, out + q * out_row, out_row);
+    gather_rows<4, kFull>(values, count, c, left, q, visible, panel, out + q * out_row, out_row);
   }
   for (; q < queries; ++q) {
-    gather_rows<1, kFull>(values, count, c, left, q, panel, out + q * out_row, out_row);
+    gather_rows<1, kFull>(values, count, c, left, q, visible, panel, out + q * out_row, out_row);
   }
 }
 
 // out[queries, values.depth], rows out_row apart.
-TANDEM_INLINE void gather_values(const KeyPart& values, int64_t count, int64_t queries, const Panel& panel, float* out,
-                                 int64_t out_row) {
+TANDEM_INLINE void gather_values(const KeyPart& values, int64_t count, int64_t queries, const float* visible,
+                                 const Panel& panel, float* out, int64_t out_row) {
   int64_t c = 0;
   for (; c + kTileWidth <= values.depth; c += kTileWidth) {
-    gather_columns<true>(values, count, c, kTileWidth, queries, panel, out, out_row);
+    gather_columns<true>(values, count, c, kTileWidth, queries, visible, panel, out, out_row);
   }
   if (c < values.depth) {
-    gather_columns<false>(values, count, c, values.depth - c, queries, panel, out, out_row);
+    gather_columns<false>(values, count, c, values.depth - c, queries, visible, panel, out, out_row);
   }
 }
 

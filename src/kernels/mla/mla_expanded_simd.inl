@@ -99,18 +99,17 @@ void attend_panel(const Pass& pass, const KeyPart& latents, int64_t first_token,
   const int64_t seen = least(count, position + queries - first_token);  // by the last row
   score_tile<kCols>({s.expanded, stride, shape.nope}, {latents.data + shape.rank, latents.row, shape.rope}, seen,
                     panel);
+  const float* visible = nullptr;
   if (position - first_token >= seen - 1) {
     soften<kCols, false>(seen, pass.args->scale, nullptr, panel);
   } else {
     for (int64_t i = 0; i < kCols * kLanes; ++i) s.visible[i] = static_cast<float>(position + i - first_token);
     soften<kCols, true>(seen, pass.args->scale, s.visible, panel);
+    visible = s.visible;
   }
-  gather_values({s.expanded + pass.key_stride, stride, shape.v}, seen, queries, panel, out, pass.args->out.stride[0]);
+  gather_values({s.expanded + pass.key_stride, stride, shape.v}, seen, queries, visible, panel, out,
+                pass.args->out.stride[0]);
 }
-
-struct RowRange {
-  int64_t begin, end;
-};
 
 // Every panel of the head's rows `range` that sees the tile.
 void attend_tile(const Pass& pass, const MlaSegment& segment, int64_t h, RowRange range, const KeyPart& latents,
