@@ -67,10 +67,11 @@ void ReuseModel::observe(int64_t layer, std::span<const int32_t> needed) {
   // Again, by what other layers have taught since: errors against stale estimates would add up and diverge.
   weigh(layer, previous_);
 
+  const bool recalls = recall_.observe(layer, needed, next_);
   const std::span<float> recalled = feature(layer, kFeatures - 1);
-  const bool recalls = recall_.observe(layer, needed, recalled);
-  for (float& value : recalled) {
-    value = recalls ? kNatural * quick_log2((value / share + kRecallFloor) / (1.F + kRecallFloor)) : 0.F;
+  for (size_t i = 0; recalls && i < recalled.size(); ++i) {
+    const float logit = kNatural * quick_log2((next_[i] / share + kRecallFloor) / (1.F + kRecallFloor));
+    recalled[i] += information * (logit - recalled[i]);
   }
   update_features(layer, information, share);
   weigh(layer, next_);

@@ -229,14 +229,18 @@ TEST(ReusePolicy, VictimsAreThoseOfAPlainSearchInAMillionAccesses) {
       };
       if (static_cast<int64_t>(held.size()) == kPlaces) {
         std::optional<ExpertKey> expected;
-        float least = 0.F;
+        float least = 0.F, least_estimate = 0.F;
         for (const auto& [of_layer, other] : held) {
           if (is_pinned({of_layer, other})) continue;
           const int32_t ahead = (of_layer - layer - 1 + 2 * kLayers) % kLayers + 1;
           const float worth = model.estimates(of_layer)[static_cast<size_t>(other)] +
                               ReuseModel::kLogDiscount * static_cast<float>(ahead) / static_cast<float>(kLayers);
-          if (expected.has_value() && worth >= least) continue;
+          // Within a layer estimates decide: adding the wait may round two of them together.
+          const float estimate = model.estimates(of_layer)[static_cast<size_t>(other)];
+          const bool is_same_layer = expected.has_value() && expected->layer == of_layer;
+          if (expected.has_value() && (is_same_layer ? estimate >= least_estimate : worth >= least)) continue;
           expected = ExpertKey{of_layer, other};
+          least_estimate = estimate;
           least = worth;
         }
         ASSERT_EQ(policy->victim({layer, expert}, false, is_pinned), expected) << done;
