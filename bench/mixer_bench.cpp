@@ -186,8 +186,8 @@ void bench_conv(Bench& bench, const Shape& shape) {
   }
 }
 
-// A KDA layer between its projections in decode: fused, and as the operators that the fused one replaces. The calls take
-// turns over 16 states, as the layers of a step do: none waits in L2.
+// A KDA layer between its projections in decode: fused, and as the operators that the fused one replaces. The calls
+// take turns over 16 states, as the layers of a step do: none waits in L2.
 void bench_decode(Bench& bench, const Shape& shape) {
   constexpr int64_t kTaps = 4, kStates = 16;
   const int64_t H = shape.heads, D = shape.kda_dim, P = H * D;

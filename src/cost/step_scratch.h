@@ -3,8 +3,8 @@
 //
 //   peak_bytes      most that is in use at once; touched, so resident
 //   reserved_bytes  of the arena's blocks: each is at least twice the one before, so that a warm step allocates nothing
-//   The kernels' part is that of AVX-512 at large, not to the byte: tests/cost holds it to running models within 15 % of
-//   all the memory that they take. Threading: pure functions.
+//   The kernels' part is that of AVX-512 at large, not to the byte: tests/cost holds it to running models within 15 %
+//   of all the memory that they take. Threading: pure functions.
 #pragma once
 
 #include <cstdint>
