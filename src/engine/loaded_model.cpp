@@ -76,6 +76,24 @@ Status LoadedModel::place_weights(const LoadOptions& options) {
   return Status::ok();
 }
 
+// Within a budget: the trunk in huge pages, unless it is streamed too.
+Status LoadedModel::place_trunk(const LoadOptions& options) {
+  const bool is_int8 = options.trunk == TrunkFormat::kInt8;
+  if (streamed_->trunk() != nullptr || options.weights == WeightPlacement::kMapped) {
+    return is_int8 ? Status::invalid(cat(dir_,
+                                         ": an int8 trunk is made in memory: expected resident weights and a budget "
+                                         "that holds the trunk"))
+                   : Status::ok();
+  }
+  Result<ResidentWeights> resident =
+      ResidentWeights::place(checkpoint_, {.experts = false, .trunk = options.trunk}, pool_, weights_);
+  if (resident.is_ok()) {
+    resident_ = std::move(resident).value();
+    return Status::ok();
+  }
+  return is_int8 || options.weights == WeightPlacement::kResident ? resident.status() : Status::ok();
+}
+
 void LoadedModel::bind_engine_thread() const {
   if (!cpus_.empty()) bind_this_thread(cpus_.front());
 }
@@ -103,7 +121,7 @@ Status LoadedModel::bind_weights(const LoadOptions& options) {
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
-  return streamed_ == nullptr ? place_weights(options) : Status::ok();
+  return streamed_ == nullptr ? place_weights(options) : place_trunk(options);
 }
 
 Status LoadedModel::bind(const LoadOptions& options) {

@@ -77,6 +77,7 @@ class LoadedModel {
   Status bind(const LoadOptions& options);
   Status bind_weights(const LoadOptions& options);
   Status place_weights(const LoadOptions& options);
+  Status place_trunk(const LoadOptions& options);
 
   std::string dir_;
   ModelConfig config_;

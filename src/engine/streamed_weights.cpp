@@ -95,6 +95,7 @@ Status StreamedWeights::start(const Parts& parts, ModelWeights& weights, const M
   if (needs.slot == 0) return Status::ok();
   ExpertStore::Options options;
   options.num_slots = decision.num_slots;
+  options.policy = make_reuse_policy(parts.config.num_hidden_layers, parts.config.num_experts);
   options.reader = reader;
   Result<std::unique_ptr<ExpertStore>> store =
       ExpertStore::create(parts.checkpoint, parts.config, weights, std::move(options));
