@@ -27,7 +27,8 @@ uint64_t element_bytes(WeightFormat format) {
     case WeightFormat::kF32: return 4;
     case WeightFormat::kF16:
     case WeightFormat::kBF16: return 2;
-    case WeightFormat::kMxfp4: return 1;
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kInt8: return 1;
   }
   return 1;
 }

@@ -34,7 +34,7 @@ TANDEM_INLINE void store_partial(float* p, Vec x, int64_t n) { _mm256_maskstore_
 // AVX2 has no masked 16-bit load: the few halves of a tail go through a register-sized buffer.
 TANDEM_INLINE __m128i load_halves_partial(const void* p, int64_t n) {
   uint16_t halves[8] = {};
-  __builtin_memcpy(halves, p, static_cast<size_t>(2 * n));  // at any address
+  __builtin_memcpy(halves, p, static_cast<uint64_t>(2 * n));  // at any address
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves));
 }
 TANDEM_INLINE Vec widen_bf16(__m128i halves) {
