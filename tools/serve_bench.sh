@@ -86,5 +86,5 @@ jq -n --arg model "$name" --arg commit "$(git describe --always --dirty 2>/dev/n
    deterministic: {mean_reply_tokens: $shared[0].mean_reply_tokens,
      later_turn_seconds_shared: [$shared[].later_turn_seconds.median],
      later_turn_seconds_deterministic: [$deterministic[].later_turn_seconds.median],
-     cached_share_shared: ([$shared[].later_turn_cached_tokens] | add) / ([$shared[].later_turn_prompt_tokens] | add),
-     cached_share_deterministic: ([$deterministic[].later_turn_cached_tokens] | add) / ([$deterministic[].later_turn_prompt_tokens] | add)}}'
+     cached_share_shared: (([$shared[].later_turn_cached_tokens] | add) / ([$shared[].later_turn_prompt_tokens] | add)),
+     cached_share_deterministic: (([$deterministic[].later_turn_cached_tokens] | add) / ([$deterministic[].later_turn_prompt_tokens] | add))}}'
