@@ -62,6 +62,18 @@ class GappedRows {
   std::vector<float> data_;
 };
 
+// The rows as a matrix, heads one after the other.
+inline MatrixView<float> matrix(GappedRows& rows) {
+  const auto view = rows.view();
+  MatrixView<float> m;
+  m.data = view.data;
+  m.shape[0] = view.shape[0];
+  m.shape[1] = view.shape[1] * view.shape[2];
+  m.stride[0] = view.stride[0];
+  m.stride[1] = 1;
+  return m;
+}
+
 struct KdaCase {
   int64_t T = 0, H = 1, K = 1, V = 1;
   GappedRows q, k, v, g, beta, out;

@@ -13,17 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-MatrixView<float> matrix(GappedRows& rows) {
-  const auto view = rows.view();
-  MatrixView<float> m;
-  m.data = view.data;
-  m.shape[0] = view.shape[0];
-  m.shape[1] = view.shape[1] * view.shape[2];
-  m.stride[0] = view.stride[0];
-  m.stride[1] = 1;
-  return m;
-}
-
 struct SegmentRows {
   int64_t begin, rows;
 };

@@ -11,17 +11,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-MatrixView<float> matrix(GappedRows& rows) {
-  const auto view = rows.view();
-  MatrixView<float> result;
-  result.data = view.data;
-  result.shape[0] = view.shape[0];
-  result.shape[1] = view.shape[2];
-  result.stride[0] = view.stride[0];
-  result.stride[1] = 1;
-  return result;
-}
-
 struct ConvCase {
   int64_t T, C, W;
   GappedRows x, out, history;

@@ -14,6 +14,7 @@
 #include "weights/checkpoint.h"
 #include "weights/checkpoint_check.h"
 #include "weights/fake_checkpoint.h"
+#include "weights/widened.h"
 
 namespace tandem {
 namespace {
@@ -81,15 +82,6 @@ std::string refusal(const ModelConfig& config, const std::function<void(FakeChec
   const Bound bound = bind(fake, config);
   EXPECT_FALSE(bound.weights.is_ok());
   return bound.weights.status().message();
-}
-
-std::vector<float> widened(const WeightView& view) {
-  std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
-  for (int64_t r = 0; r < view.rows; ++r) {
-    weight_row_to_f32(view, r,
-                      std::span(values).subspan(static_cast<size_t>(r * view.cols), static_cast<size_t>(view.cols)));
-  }
-  return values;
 }
 
 // -------------------------------------------------------------------------------------------------------------- golden

@@ -12,6 +12,7 @@
 #include "weights/checkpoint.h"
 #include "weights/fake_checkpoint.h"
 #include "weights/model_weights.h"
+#include "weights/widened.h"
 
 namespace tandem {
 namespace {
@@ -73,15 +74,6 @@ std::vector<const WeightView*> experts_of(const ModelWeights& weights) {
     }
   }
   return all;
-}
-
-std::vector<float> widened(const WeightView& view) {
-  std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
-  for (int64_t r = 0; r < view.rows; ++r) {
-    weight_row_to_f32(view, r,
-                      std::span(values).subspan(static_cast<size_t>(r * view.cols), static_cast<size_t>(view.cols)));
-  }
-  return values;
 }
 
 std::vector<std::vector<float>> values_of(const std::vector<const WeightView*>& views) {

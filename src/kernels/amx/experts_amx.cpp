@@ -60,7 +60,7 @@ void pack_inputs(const TiledExperts& plan, int64_t tile) {
   const float* rows[kTileRows] = {};
   int64_t count = 0;
   const int32_t* pairs = pairs_of(plan, expert_of_tile(plan, tile), tile, count);
-  for (int64_t i = 0; i < count; ++i) rows[i] = row_of(plan.args->z, plan.groups.first_token + pairs[i] / plan.k);
+  for (int64_t i = 0; i < count; ++i) rows[i] = row_of(plan.args->z, pairs[i] / plan.k);
   pack_tokens(rows, plan.Dl, plan.z + (tile - plan.first_tile) * plan.in_tiles * kPackedBytes);
 }
 
@@ -102,7 +102,7 @@ void add_result(const TiledExperts& plan, const float* result, int64_t index, in
     __m512i rows[16];
     by_token(result + half * kResultFloats, rows);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = plan.groups.first_token + pairs[i] / plan.k;
+      const int64_t token = pairs[i] / plan.k;
       const Vec weight = broadcast(row_of(plan.args->topk_weights, token)[pairs[i] % plan.k]);
       float* out = row_of(plan.args->out, token) + first;
       const Vec sum = load_partial(out, outputs) + weight * Vec{_mm512_castsi512_ps(rows[i])};
@@ -111,13 +111,13 @@ void add_result(const TiledExperts& plan, const float* result, int64_t index, in
   }
 }
 
-void run_combine(const TiledExperts& plan, int64_t tokens, int64_t row_tile, int thread) {
+void run_combine(const TiledExperts& plan, int64_t row_tile, int thread) {
   const TileScope scope;
   const int64_t row = row_tile * kPanelRows;
   const int64_t row_end = least(row + kPanelRows, plan.Dl);
   const bool is_first = plan.first_tile == 0 && !plan.args->add_to_out;
-  for (int64_t t = 0; t < tokens && is_first; ++t) {
-    float* out = row_of(plan.args->out, plan.groups.first_token + t);
+  for (int64_t t = 0; t < plan.args->z.shape[0] && is_first; ++t) {
+    float* out = row_of(plan.args->out, t);
     for (int64_t r = row; r < row_end; ++r) out[r] = 0.f;
   }
   char* down = plan.scratch + thread * plan.scratch_per_thread;
@@ -137,7 +137,7 @@ void run_chunk(const ExecContext& ctx, const TiledExperts& plan) {
     run_hidden(plan, plan.first_expert + task / plan.hidden_tiles, task % plan.hidden_tiles, thread);
   });
   ctx.pool.parallel_for(tiles_of(plan.Dl, kPanelRows),
-                        [&](int64_t task, int thread) { run_combine(plan, plan.args->z.shape[0], task, thread); });
+                        [&](int64_t task, int thread) { run_combine(plan, task, thread); });
 }
 
 void run_chunks(const ExecContext& ctx, TiledExperts& plan, int64_t most_tiles) {

@@ -15,7 +15,6 @@ constexpr int64_t kMostRows = 256;        // of a task
 
 struct TilePlan {
   const LinearOutput* outputs;  // those that tiles can multiply
-  int64_t num_outputs;
   int64_t num_tokens;
   int64_t token_tiles;
   int64_t block_tiles;  // token tiles of a task
@@ -86,7 +85,6 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
   const int threads = ctx.pool.num_threads();
   TilePlan plan{};
   plan.outputs = outputs;
-  plan.num_outputs = num_outputs;
   plan.num_tokens = x.shape[0];
   plan.token_tiles = tiles_of(x.shape[0], kTileRows);
   plan.col_tiles = tiles_of(x.shape[1], kTileCols);
