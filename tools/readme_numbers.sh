@@ -33,7 +33,7 @@ trap 'rm -f "$table"' EXIT
     .models[] | .model as $m
     | (.ttft[-1] | "| serving \($m), \(.prompt_tokens) tokens: cold, the same prompt again, 64 tokens more | first token after \(.cold_seconds.median | s) s, \(.same_prompt_seconds.median | s) s, \(.extended_seconds.median | s) s | `tools/serve_bench.sh` |"),
       (.sixteen_streams | "| serving \($m), 16 streams, over the bare engine | \(.overhead_median * 1000 | round / 10) % a token (median of \(.overhead_by_round | length) rounds) | the same |"),
-      (.verification_at_half_load | "| serving \($m) at half load with every hit to be verified | first token \(.ttft_rise_median * 1000 | round / 10) %, each further token \(.tpot_rise_median * 1000 | round / 10) % later than without | the same |")
+      (.verification_at_half_load | "| serving \($m) at half load with every hit to be verified | time to first token \(.ttft_rise_median * 1000 | round / 10) %, to each further one \(.tpot_rise_median * 1000 | round / 10) % beside a run without | the same |")
   ' docs/bench/serve-cpu.json
 } >"$table"
 
