@@ -36,7 +36,8 @@ TANDEM_DECLARE_BACKEND(portable)
 TANDEM_DECLARE_BACKEND(avx2)
 TANDEM_DECLARE_BACKEND(avx512)
 
-namespace amx {  // the rows of prompts, on AMX tiles; all else is avx512's
+namespace amx {  // the rows of prompts and int8 weights, on AMX tiles; all else is avx512's
+void linear_decode(const ExecContext&, const LinearArgs&);
 void linear(const ExecContext&, const LinearArgs&);
 void moe_experts(const ExecContext&, const MoeExpertsArgs&);
 }  // namespace amx

@@ -1,5 +1,6 @@
 // kernels/linear/linear.h for the rows of prompts, on AMX tiles. Work is divided over token blocks whose packed form
 // stays in the second-level cache, and in each over the union of the rows of all matrices.
+#include "kernels/amx/int8_linear.h"
 #include "kernels/amx/tiles.inl"
 #include "kernels/backend_entries.h"
 #include "kernels/simd/scratch.h"
@@ -102,33 +103,43 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
   ctx.pool.parallel_for(plan.row_tasks * blocks, [&](int64_t task, int thread) { run_task(plan, task, thread); });
 }
 
+enum class Path { kTiles, kInt8Tiles, kOther };
+
+Path path_of(const WeightView& weight, bool is_prefill) {
+  if (amx::multiplies_int8(weight)) return Path::kInt8Tiles;
+  return is_prefill && is_exact_in_bf16(weight) ? Path::kTiles : Path::kOther;
+}
+
+// The outputs of each path as one call of it.
+void linear_by_path(const ExecContext& ctx, const LinearArgs& args, bool is_prefill) {
+  constexpr int64_t kMost = 16;
+  const auto count = static_cast<int64_t>(args.outputs.size());
+  for (int64_t begin = 0; begin < count; begin += kMost) {
+    for (const Path path : {Path::kTiles, Path::kInt8Tiles, Path::kOther}) {
+      LinearOutput chosen[kMost];
+      int64_t num_chosen = 0;
+      for (int64_t i = begin; i < least(begin + kMost, count); ++i) {
+        const LinearOutput& output = args.outputs.data()[i];
+        if (path_of(output.weight, is_prefill) == path) chosen[num_chosen++] = output;
+      }
+      if (num_chosen == 0) continue;
+      LinearArgs some = args;
+      some.outputs = {chosen, static_cast<size_t>(num_chosen)};
+      switch (path) {
+        case Path::kTiles: linear_tiles(ctx, args.x, chosen, num_chosen); break;
+        case Path::kInt8Tiles: amx::int8_linear(ctx, args.x, chosen, num_chosen); break;
+        case Path::kOther: avx512::linear(ctx, some); break;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 namespace amx {
 
-void linear(const ExecContext& ctx, const LinearArgs& args) {
-  constexpr int64_t kMost = 16;
-  LinearOutput tiled[kMost];
-  LinearOutput others[kMost];
-  const auto count = static_cast<int64_t>(args.outputs.size());
-  for (int64_t begin = 0; begin < count; begin += kMost) {
-    int64_t num_tiled = 0, num_others = 0;
-    for (int64_t i = begin; i < least(begin + kMost, count); ++i) {
-      const LinearOutput& output = args.outputs.data()[i];
-      if (is_exact_in_bf16(output.weight)) {
-        tiled[num_tiled++] = output;
-      } else {
-        others[num_others++] = output;
-      }
-    }
-    if (num_tiled > 0) linear_tiles(ctx, args.x, tiled, num_tiled);
-    if (num_others > 0) {
-      LinearArgs rest = args;
-      rest.outputs = {others, static_cast<size_t>(num_others)};
-      avx512::linear(ctx, rest);
-    }
-  }
-}
+void linear_decode(const ExecContext& ctx, const LinearArgs& args) { linear_by_path(ctx, args, false); }
+void linear(const ExecContext& ctx, const LinearArgs& args) { linear_by_path(ctx, args, true); }
 
 }  // namespace amx
 }  // namespace tandem
