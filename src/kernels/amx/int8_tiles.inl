@@ -4,15 +4,15 @@
 //
 //       x ≈ s · X,   X = q₁·2¹⁶ + q₂·2⁸ + q₃,   q in [−128, 127],   s = 2^(e − 22)   for 2^e ~ max |x|,
 //
-//   which is off by at most s / 2 <= max |x| · 2⁻²³ · (1 + 2⁻⁷), or 2⁻¹²⁷ where that is more, and exact for an x that has
-//   no bits below s. Each digit is a plane of signed bytes; a tile multiplies bytes by bytes and adds in 32 bits, so
-//   Σ_k code · q is exact as long as cols · 127 · 128 < 2³¹ (kMostInt8Cols) and any order of it is the same number.
+//   which is off by at most s / 2 <= max |x| · 2⁻²³ · (1 + 2⁻⁷), or 2⁻¹²⁷ where that is more, and exact for an x that
+//   has no bits below s. Each digit is a plane of signed bytes; a tile multiplies bytes by bytes and adds in 32 bits,
+//   so Σ_k code · q is exact as long as cols · 127 · 128 < 2³¹ (kMostInt8Cols) and any order of it is the same number.
 //   (Splitting a factor into int8 slices that integer units multiply exactly is Ootomo, Ozaki and Yokota, 2024.)
 //
 //       y = ((c₁·2¹⁶ + (c₂·2⁸ + c₃)) · scale of the weight's row) · s,   c = Σ_k code · q
 //
-//   in f32: three conversions, two fma, one product that round; the last is a power of two. A token with a value that is
-//   not finite has digits of 0 and an s of NaN, so all its results are NaN and nobody else's.
+//   in f32: three conversions, two fma, one product that round; the last is a power of two. A token with a value that
+//   is not finite has digits of 0 and an s of NaN, so all its results are NaN and nobody else's.
 //
 //   Weights are the left factor and lie in memory as tiles want them, [16 outputs × 64 columns] a row apart, columns
 //   behind the row's end being 0: they are loaded from where they are. Activations are the right factor, in groups of
@@ -105,8 +105,8 @@ TANDEM_INLINE void pack_wide(const float* const (&x)[kTileRows], const float* fa
     const __m512i low23 = _mm512_unpacklo_epi32(quads[2], quads[3]);
     planes[0][t] = _mm512_unpacklo_epi64(low01, low23);
     planes[1][t] = _mm512_unpackhi_epi64(low01, low23);
-    planes[2][t] = _mm512_unpacklo_epi64(_mm512_unpackhi_epi32(quads[0], quads[1]),
-                                         _mm512_unpackhi_epi32(quads[2], quads[3]));
+    planes[2][t] =
+        _mm512_unpacklo_epi64(_mm512_unpackhi_epi32(quads[0], quads[1]), _mm512_unpackhi_epi32(quads[2], quads[3]));
   }
   for (int64_t p = 0; p < kDigits; ++p) {
     transpose(planes[p]);
@@ -118,8 +118,8 @@ TANDEM_INLINE void pack_wide(const float* const (&x)[kTileRows], const float* fa
 
 // ---- products -----------------------------------------------------------------------------------------------------
 
-// Left factors: rows of int8 from `codes` on, `stride` bytes apart. While they are multiplied, as many bytes of `next`
-// are prefetched in order (null: nothing), whatever they are.
+// Left factors: rows of int8 from `codes` on, `stride` bytes apart. While they are multiplied, as many rows from `next`
+// on are prefetched (null: nothing).
 struct LeftRows {
   const char* codes;
   int64_t stride;
@@ -127,15 +127,27 @@ struct LeftRows {
   const char* next;
 };
 
+// Of a group of kRowTiles tiles of rows, as many lines as one column of tiles has: step i of its col_tiles. Not those
+// of column i: a processor reads ahead along pages, which sixteen rows at once hide from it, so the group is walked as
+// eight streams, each line after line.
+template <int64_t kRowTiles>
+TANDEM_INLINE void prefetch_step(const char* group, int64_t stride, int64_t i) {
+  constexpr int64_t kStreams = 8;
+  constexpr int64_t kBytes = kRowTiles * kTileBytes / kStreams;
+  const char* line = group + i * kBytes;
+  for (int64_t b = 0; b < kBytes; b += 64) {
+    for (int64_t stream = 0; stream < kStreams; ++stream) {
+      _mm_prefetch(line + b + stream * (kRowTiles * kTileRows / kStreams) * stride, _MM_HINT_T1);
+    }
+  }
+}
 template <int64_t kRowTiles>
 TANDEM_INLINE void prefetch_next(const LeftRows& rows, int64_t i) {
-  if (rows.next == nullptr) return;
-  const char* line = rows.next + i * kRowTiles * kTileBytes;
-  for (int64_t b = 0; b < kRowTiles * kTileBytes; b += 64) _mm_prefetch(line + b, _MM_HINT_T1);
+  if (rows.next != nullptr) prefetch_step<kRowTiles>(rows.next, rows.stride, i);
 }
 
-// The compiler is told that all of the configuration is read: of the intrinsic's operand it knows eight bytes, and drops
-// the stores of the rest.
+// The compiler is told that all of the configuration is read: of the intrinsic's operand it knows eight bytes, and
+// drops the stores of the rest.
 TANDEM_INLINE void load_config(const TileConfig& config) {
   __asm__ volatile("" : : "m"(config));
   _tile_loadconfig(&config);
@@ -268,9 +280,9 @@ TANDEM_INLINE void wide_results(const int32_t* sums, const float* row_scales, co
   const __m512 token_scales = _mm512_loadu_ps(s);
   for (int64_t o = 0; o < kTileRows; ++o) {
     const int32_t* at = sums + o * kTileRows;
-    results[o] = _mm512_castps_si512(
-        join_digits(_mm512_loadu_si512(at), _mm512_loadu_si512(at + kResultFloats),
-                    _mm512_loadu_si512(at + 2 * kResultFloats), _mm512_set1_ps(row_scales[o]), token_scales));
+    results[o] = _mm512_castps_si512(join_digits(_mm512_loadu_si512(at), _mm512_loadu_si512(at + kResultFloats),
+                                                 _mm512_loadu_si512(at + 2 * kResultFloats),
+                                                 _mm512_set1_ps(row_scales[o]), token_scales));
   }
   transpose(results);
 }
