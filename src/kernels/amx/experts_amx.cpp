@@ -6,7 +6,7 @@
 //      task (pair):                     the digits of hidden
 //   2  task (rows of W2):               for every expert in ascending order  out[token] += w · (W2 hidden)
 //
-//   A thread reads 16 rows after 16 rows; while it multiplies some, those after the next are on their way from memory.
+//   While a thread multiplies 32 rows, those that it reads next are on their way from memory.
 #include "kernels/activation/gated_act_rows.h"
 #include "kernels/amx/mxfp4_digits.inl"
 #include "kernels/backend_entries.h"
@@ -39,7 +39,7 @@ struct DigitExperts {
 };
 
 TANDEM_INLINE DigitPanel panel_of(const WeightView& weight, int64_t row) {
-  return {&weight, row, least(weight.rows - row, kTileRows), nullptr, nullptr};
+  return {&weight, row, least(weight.rows - row, kPanelRows), nullptr, nullptr};
 }
 TANDEM_INLINE void reads_after(DigitPanel& panel, const WeightView& next, int64_t row) {
   panel.next = static_cast<const char*>(next.data) + row * (next.cols / 2);
@@ -55,25 +55,20 @@ void run_hidden(const DigitExperts& plan, int64_t index, int64_t row, const Weig
   DigitToken* z = plan.inputs + thread * plan.most_pairs;
   for (int64_t i = 0; i < count; ++i) z[i] = plan.z[plan.groups.pair[begin + i] / plan.k];
   char* scratch = plan.scratch + thread * plan.scratch_per_thread;
-  const int64_t end = least(row + kPanelRows, plan.I);
-  for (int64_t block = row; block < end; block += kTileRows) {
-    DigitPanel panel = panel_of(expert.w1, block);
-    reads_after(panel, expert.w3, block);
-    const auto mask = first_lanes(panel.rows);
-    stream_digits(panel, z, count, scratch, [&](int64_t i, __m512 gates) {
-      _mm512_mask_storeu_ps(plan.hidden_values + (begin + i) * plan.I + block, mask, gates);
-    });
-  }
-  for (int64_t block = row; block < end; block += kTileRows) {
-    DigitPanel panel = panel_of(expert.w3, block);
-    if (next != nullptr) reads_after(panel, *next, least(next_row + block - row, plan.I - 1));
-    const auto mask = first_lanes(panel.rows);
-    stream_digits(panel, z, count, scratch, [&](int64_t i, __m512 ups) {
-      float* hidden = plan.hidden_values + (begin + i) * plan.I + block;
-      const Vec gates{_mm512_maskz_loadu_ps(mask, hidden)};
-      _mm512_mask_storeu_ps(hidden, mask, gated_activation(plan.act, gates, Vec{ups}).v);
-    });
-  }
+  DigitPanel gate = panel_of(expert.w1, row);
+  reads_after(gate, expert.w3, row);
+  stream_digits(gate, z, count, scratch, [&](int64_t block, int64_t i, __m512 gates) {
+    const auto mask = first_lanes(least(gate.rows - block * kTileRows, kTileRows));
+    _mm512_mask_storeu_ps(plan.hidden_values + (begin + i) * plan.I + row + block * kTileRows, mask, gates);
+  });
+  DigitPanel up = panel_of(expert.w3, row);
+  if (next != nullptr) reads_after(up, *next, next_row);
+  stream_digits(up, z, count, scratch, [&](int64_t block, int64_t i, __m512 ups) {
+    const auto mask = first_lanes(least(up.rows - block * kTileRows, kTileRows));
+    float* hidden = plan.hidden_values + (begin + i) * plan.I + row + block * kTileRows;
+    const Vec gates{_mm512_maskz_loadu_ps(mask, hidden)};
+    _mm512_mask_storeu_ps(hidden, mask, gated_activation(plan.act, gates, Vec{ups}).v);
+  });
 }
 
 void run_hidden_task(const DigitExperts& plan, int64_t task, int thread, bool is_next_ours) {
@@ -103,15 +98,13 @@ void run_combine(const DigitExperts& plan, int64_t tokens, int64_t row, int thre
     const bool is_last = index + 1 == plan.groups.num_active;
     const WeightView& next = plan.experts[plan.groups.active[is_last ? 0 : index + 1]].w2;
     const int64_t begin = plan.groups.pair_begin[index];
-    for (int64_t block = row; block < end; block += kTileRows) {
-      DigitPanel panel = panel_of(plan.experts[plan.groups.active[index]].w2, block);
-      reads_after(panel, next, least(is_last ? block + kPanelRows : block, plan.Dl - 1));
-      const auto mask = first_lanes(panel.rows);
-      stream_digits(panel, plan.hidden + begin, plan.groups.pair_begin[index + 1] - begin,
-                    plan.scratch + thread * plan.scratch_per_thread, [&](int64_t i, __m512 values) {
-                      add_pair(plan, plan.groups.pair[begin + i], block, mask, values);
-                    });
-    }
+    DigitPanel panel = panel_of(plan.experts[plan.groups.active[index]].w2, row);
+    reads_after(panel, next, is_last && end < plan.Dl ? end : row);
+    stream_digits(panel, plan.hidden + begin, plan.groups.pair_begin[index + 1] - begin,
+                  plan.scratch + thread * plan.scratch_per_thread, [&](int64_t block, int64_t i, __m512 values) {
+                    const auto mask = first_lanes(least(panel.rows - block * kTileRows, kTileRows));
+                    add_pair(plan, plan.groups.pair[begin + i], row + block * kTileRows, mask, values);
+                  });
   }
 }
 

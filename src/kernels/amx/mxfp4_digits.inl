@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kStepColumns = 128;
 constexpr int64_t kStepGroups = 4;
-constexpr int64_t kStepBytes = 2 * kTileBytes;  // both left factors, or both right factors of a token
+constexpr int64_t kStepBytes = 2 * kTileBytes;  // both right factors of a token
 TANDEM_INLINE int64_t steps_of(int64_t cols) { return tiles_of(cols, kStepColumns); }
 
 // The digits of one token, steps_of(cols) · kStepBytes of them, and s / 2.
@@ -98,7 +98,7 @@ TANDEM_INLINE DigitToken pack_digits(const float* x, int64_t cols, char* packed)
 // ---- weights past the tokens
 // ------------------------------------------------------------------------------------------
 
-// Rows [row, row + rows) of an MXFP4 weight, at most 16, and where the rows lie that this thread reads after them (of
+// Rows [row, row + rows) of an MXFP4 weight, at most 32, and where the rows lie that this thread reads after them (of
 // the same width; null: none known).
 struct DigitPanel {
   const WeightView* weight;
@@ -108,16 +108,29 @@ struct DigitPanel {
   const uint8_t* next_scale;
 };
 
-// A step of 16 rows as two left factors, and its scales, [row][4 groups × 4 digits]. A row that is not there repeats
-// the last one.
-TANDEM_INLINE void unpack_step(const DigitPanel& panel, int64_t step, char* left, float* scales) {
+// Four scales, or `count` of them.
+TANDEM_INLINE int32_t load_scales(const uint8_t* scale, int64_t count) {
+  int32_t bytes = 0;
+  if (count == kStepGroups) {
+    __builtin_memcpy(&bytes, scale, 4);
+  } else {
+    __builtin_memcpy(&bytes, scale, static_cast<uint64_t>(count));
+  }
+  return bytes;
+}
+
+// A step of 32 rows unpacked: even columns [2 × 16 rows × 64], odd columns likewise, scales [32 rows][4 groups × 4
+// digits].
+constexpr int64_t kUnpackedBytes = 4 * kTileBytes + 2 * kTileBytes;
+
+// A row that is not there repeats the last one.
+TANDEM_INLINE void unpack_step(const DigitPanel& panel, int64_t step, char* unpacked) {
   const WeightView& weight = *panel.weight;
   const int64_t groups = weight.cols / kTileCols;
   const int64_t first_group = step * kStepGroups;
   const int64_t count = least(groups - first_group, kStepGroups);
   const auto codes_mask = static_cast<__mmask64>(count == kStepGroups ? ~uint64_t{0} : (uint64_t{1} << count * 16) - 1);
-  const auto scale_mask = static_cast<__mmask16>((1u << count) - 1);
-  const __m512i nibble = _mm512_set1_epi8(15);
+  // Four times over: the permute reads six bits of an index, and the nibble above shall not matter.
   const __m512i twice = _mm512_broadcast_i32x4(_mm_set_epi8(-12, -8, -6, -4, -3, -2, -1, 0, 12, 8, 6, 4, 3, 2, 1, 0));
   // Byte g of the four scales into the top byte of lanes 4g … 4g + 3.
   const __m512i spread = _mm512_set_epi8(3, -1, -1, -1, 3, -1, -1, -1, 3, -1, -1, -1, 3, -1, -1, -1,  //
@@ -125,61 +138,82 @@ TANDEM_INLINE void unpack_step(const DigitPanel& panel, int64_t step, char* left
                                          1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1,  //
                                          0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1);
   const auto* data = static_cast<const char*>(weight.data) + step * 64;
-  for (int64_t r = 0; r < kTileRows; ++r) {
+  const uint8_t* scale = weight.scale + first_group;
+  auto* scales = reinterpret_cast<float*>(unpacked + 4 * kTileBytes);
+  for (int64_t r = 0; r < kPanelRows; ++r) {
     const int64_t row = panel.row + least(r, panel.rows - 1);
     const __m512i codes = _mm512_maskz_loadu_epi8(codes_mask, data + row * (weight.cols / 2));
-    const __m512i even = _mm512_and_si512(codes, nibble);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
-    _mm512_store_si512(left + r * 64, _mm512_shuffle_epi8(twice, even));
-    _mm512_store_si512(left + kTileBytes + r * 64, _mm512_shuffle_epi8(twice, odd));
-    const __m128i bytes = _mm_maskz_loadu_epi8(scale_mask, weight.scale + row * groups + first_group);
-    const __m512i exponents = _mm512_shuffle_epi8(_mm512_broadcastd_epi32(bytes), spread);
-    _mm512_store_ps(scales + r * 16, _mm512_castsi512_ps(_mm512_srli_epi32(exponents, 1)));
+    _mm512_store_si512(unpacked + r * 64, _mm512_permutexvar_epi8(codes, twice));
+    _mm512_store_si512(unpacked + 2 * kTileBytes + r * 64, _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), twice));
+    const __m512i bytes = _mm512_set1_epi32(load_scales(scale + row * groups, count));
+    const __m512i exponents = _mm512_srli_epi32(_mm512_shuffle_epi8(bytes, spread), 1);
+    _mm512_store_ps(scales + r * 16, _mm512_castsi512_ps(exponents));
   }
 }
 
-// What lies `step` steps into the rows that follow: 1 KiB of their codes, 64 bytes of their scales. Into L1 when what
+// What lies `step` steps into the rows that follow: 2 KiB of their codes, 128 bytes of their scales. Into L1 when what
 // is read until then leaves it there.
 TANDEM_INLINE void prefetch_step(const DigitPanel& panel, int64_t step) {
   if (panel.next == nullptr) return;
-  const char* codes = panel.next + step * kTileRows * 64;
+  const char* codes = panel.next + step * kPanelRows * 64;
   if (panel.weight->cols <= 1024) {
-    for (int64_t line = 0; line < kTileRows; ++line) _mm_prefetch(codes + line * 64, _MM_HINT_T0);
+    for (int64_t line = 0; line < kPanelRows; ++line) _mm_prefetch(codes + line * 64, _MM_HINT_T0);
   } else {
-    for (int64_t line = 0; line < kTileRows; ++line) _mm_prefetch(codes + line * 64, _MM_HINT_T1);
+    for (int64_t line = 0; line < kPanelRows; ++line) _mm_prefetch(codes + line * 64, _MM_HINT_T1);
   }
-  _mm_prefetch(reinterpret_cast<const char*>(panel.next_scale) + step * 64, _MM_HINT_T0);
+  const char* scales = reinterpret_cast<const char*>(panel.next_scale) + step * 128;
+  _mm_prefetch(scales, _MM_HINT_T0);
+  _mm_prefetch(scales + 64, _MM_HINT_T0);
 }
 
-// result[row][group · 4 + digit] of one step and token; turns alternate between two tiles. (The intrinsics take
-// literals only.)
-TANDEM_INLINE void multiply_step(bool is_odd, const char* left, const char* right, int32_t* result) {
-  _tile_loadd(4, left, 64);
-  _tile_loadd(6, right, 64);
-  _tile_loadd(5, left + kTileBytes, 64);
-  _tile_loadd(7, right + kTileBytes, 64);
+// result[row][group · 4 + digit] of an unpacked step and one token. Turns alternate between two pairs of tiles (the
+// intrinsics take literals only), and two products in a row share their right factor: the unit changes it at the cost
+// of four products.
+TANDEM_INLINE void multiply_step(bool is_odd, const char* unpacked, const char* right, int32_t* result) {
+  const char* odd_columns = unpacked + 2 * kTileBytes;
   if (is_odd) {
-    _tile_zero(1);
-    _tile_dpbssd(1, 4, 6);
-    _tile_dpbssd(1, 5, 7);
-    _tile_stored(1, result, 64);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(6, right, 64);
+    _tile_loadd(4, unpacked, 64);
+    _tile_dpbssd(2, 4, 6);
+    _tile_loadd(5, unpacked + kTileBytes, 64);
+    _tile_dpbssd(3, 5, 6);
+    _tile_loadd(7, right + kTileBytes, 64);
+    _tile_loadd(4, odd_columns, 64);
+    _tile_dpbssd(2, 4, 7);
+    _tile_loadd(5, odd_columns + kTileBytes, 64);
+    _tile_dpbssd(3, 5, 7);
+    _tile_stored(2, result, 64);
+    _tile_stored(3, result + kResultFloats, 64);
   } else {
     _tile_zero(0);
+    _tile_zero(1);
+    _tile_loadd(6, right, 64);
+    _tile_loadd(4, unpacked, 64);
     _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(0, 5, 7);
+    _tile_loadd(5, unpacked + kTileBytes, 64);
+    _tile_dpbssd(1, 5, 6);
+    _tile_loadd(7, right + kTileBytes, 64);
+    _tile_loadd(4, odd_columns, 64);
+    _tile_dpbssd(0, 4, 7);
+    _tile_loadd(5, odd_columns + kTileBytes, 64);
+    _tile_dpbssd(1, 5, 7);
     _tile_stored(0, result, 64);
+    _tile_stored(1, result + kResultFloats, 64);
   }
 }
 
 // sums[row] += scales[row] · result[row], a lane for each group of a step and digit.
-TANDEM_INLINE void add_step(const int32_t* result, const float* scales, float* sums) {
-  for (int64_t r = 0; r < kTileRows * 16; r += 16) {
+TANDEM_INLINE void add_step(const int32_t* result, const char* unpacked, float* sums) {
+  const auto* scales = reinterpret_cast<const float*>(unpacked + 4 * kTileBytes);
+  for (int64_t r = 0; r < kPanelRows * 16; r += 16) {
     const __m512 value = _mm512_cvtepi32_ps(_mm512_load_si512(result + r));
     _mm512_store_ps(sums + r, _mm512_fmadd_ps(value, _mm512_load_ps(scales + r), _mm512_load_ps(sums + r)));
   }
 }
 
-// The 16 rows' values: lanes folded in one order.
+// The values of 16 rows: lanes folded in one order.
 TANDEM_INLINE __m512 fold_rows(const float* sums, float half_scale) {
   const __m512 weights = _mm512_broadcast_f32x4(_mm_set_ps(0x1p24f, 0x1p16f, 0x1p8f, 1.f));
   simd::Vec rows[kTileRows];
@@ -191,41 +225,41 @@ TANDEM_INLINE __m512 fold_rows(const float* sums, float half_scale) {
 
 // Scratch of a thread for stream_digits with at most `tokens` tokens.
 TANDEM_INLINE int64_t digit_scratch_bytes(int64_t tokens) {
-  return 2 * (kStepBytes + kTileBytes) + 2 * kTileBytes + tokens * kTileBytes;
+  return 2 * kUnpackedBytes + 4 * kTileBytes + tokens * 2 * kTileBytes;
 }
 
-// visit(t, values of the panel's rows for token t), tokens ascending. In a TileScope.
+// visit(block, t, values): 16 values of rows 16 · block … of the panel for token t. In a TileScope.
 template <class Visit>
 TANDEM_INLINE void stream_digits(const DigitPanel& panel, const DigitToken* tokens, int64_t count, char* scratch,
                                  const Visit& visit) {
+  constexpr int64_t kPanelFloats = 2 * kResultFloats;
   const int64_t steps = steps_of(panel.weight->cols);
-  constexpr int64_t kSlotBytes = kStepBytes + kTileBytes;
-  auto* results = reinterpret_cast<int32_t*>(scratch + 2 * kSlotBytes);
-  auto* sums = reinterpret_cast<float*>(scratch + 2 * kSlotBytes + 2 * kTileBytes);
-  for (int64_t i = 0; i < count * kTileRows * 16; i += 16) _mm512_store_ps(sums + i, _mm512_setzero_ps());
+  auto* results = reinterpret_cast<int32_t*>(scratch + 2 * kUnpackedBytes);
+  auto* sums = reinterpret_cast<float*>(scratch + 2 * kUnpackedBytes + 4 * kTileBytes);
+  for (int64_t i = 0; i < count * kPanelFloats; i += 16) _mm512_store_ps(sums + i, _mm512_setzero_ps());
   // A tile load waits for stores that are not yet in the cache, and a load for the tile store: both are one turn ahead.
-  unpack_step(panel, 0, scratch, reinterpret_cast<float*>(scratch + kStepBytes));
-  const float* last_scales = nullptr;
+  unpack_step(panel, 0, scratch);
+  const char* last_unpacked = nullptr;
   float* last_sums = nullptr;
   int64_t turn = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    const char* slot = scratch + (step & 1) * kSlotBytes;
-    const auto* scales = reinterpret_cast<const float*>(slot + kStepBytes);
+    const char* unpacked = scratch + (step & 1) * kUnpackedBytes;
     prefetch_step(panel, step);
     for (int64_t t = 0; t < count; ++t, ++turn) {
-      const char* right = tokens[t].digits + step * kStepBytes;
-      multiply_step((turn & 1) != 0, slot, right, results + (turn & 1) * kResultFloats);
-      if (turn > 0) add_step(results + (turn & 1 ? 0 : kResultFloats), last_scales, last_sums);
-      last_scales = scales;
-      last_sums = sums + t * kResultFloats;
-      if (t == 0 && step + 1 < steps) {
-        char* other = scratch + ((step + 1) & 1) * kSlotBytes;
-        unpack_step(panel, step + 1, other, reinterpret_cast<float*>(other + kStepBytes));
-      }
+      multiply_step((turn & 1) != 0, unpacked, tokens[t].digits + step * kStepBytes,
+                    results + (turn & 1) * kPanelFloats);
+      if (turn > 0) add_step(results + (~turn & 1) * kPanelFloats, last_unpacked, last_sums);
+      last_unpacked = unpacked;
+      last_sums = sums + t * kPanelFloats;
+      if (t == 0 && step + 1 < steps) unpack_step(panel, step + 1, scratch + (~step & 1) * kUnpackedBytes);
     }
   }
-  add_step(results + (turn & 1 ? 0 : kResultFloats), last_scales, last_sums);
-  for (int64_t t = 0; t < count; ++t) visit(t, fold_rows(sums + t * kResultFloats, tokens[t].half_scale));
+  add_step(results + (~turn & 1) * kPanelFloats, last_unpacked, last_sums);
+  for (int64_t block = 0; block * kTileRows < panel.rows; ++block) {
+    for (int64_t t = 0; t < count; ++t) {
+      visit(block, t, fold_rows(sums + t * kPanelFloats + block * kResultFloats, tokens[t].half_scale));
+    }
+  }
 }
 
 }  // namespace
