@@ -37,9 +37,12 @@ class Sum {
     sizes_.experts_per_layer = sizes_.moe_layers > 0 ? config.num_experts : 0;
   }
 
-  void add_tensor(const ExpectedTensor& tensor, int64_t bytes) {
+  // `fits_bf16`: as it is stored, if it is a matrix.
+  void add_tensor(const ExpectedTensor& tensor, int64_t bytes, bool fits_bf16) {
     sizes_.file_bytes += bytes;
     if (!tensor.run) return;
+    sizes_.fits_bf16 &=
+        fits_bf16 || !is_matrix(tensor) || (tensor.group == TensorGroup::kEmbedding && !config_.tie_word_embeddings);
     const int64_t parameters = tensor.num_elements();
     add(sizes_.groups[static_cast<size_t>(tensor.group)], parameters, bytes);
     if (tensor.group == TensorGroup::kRoutedExpert || tensor.group == TensorGroup::kEmbedding) return;
@@ -82,6 +85,10 @@ class Sum {
   WeightSizes sizes_;
 };
 
+bool fits_bf16(const WeightView& view) {
+  return view.format == WeightFormat::kBF16 || view.format == WeightFormat::kMxfp4;
+}
+
 // The trunk's matrices of one layer, by role.
 class LayerTrunk {
  public:
@@ -115,7 +122,9 @@ class LayerTrunk {
 
  private:
   void add(TensorRole role, const WeightView& view) {
-    if (!view.empty()) add_trunk(sizes_, role, is_last_, view.rows * view.cols, view.total_bytes());
+    if (view.empty()) return;
+    sizes_.fits_bf16 &= fits_bf16(view);
+    add_trunk(sizes_, role, is_last_, view.rows * view.cols, view.total_bytes());
   }
   void add_kda(const KdaLayerWeights& kda) {
     add(TensorRole::kKdaQProj, kda.q_proj);
@@ -149,8 +158,9 @@ int64_t WeightSizes::active_parameters(int64_t experts_per_token) const {
 
 WeightSizes released_weight_sizes(const ModelConfig& config) {
   Sum sum(config);
-  for_each_expected_tensor(config,
-                           [&](const ExpectedTensor& tensor) { sum.add_tensor(tensor, tensor.released_bytes()); });
+  for_each_expected_tensor(config, [&](const ExpectedTensor& tensor) {
+    sum.add_tensor(tensor, tensor.released_bytes(), tensor.released != ReleasedForm::kF32);
+  });
   return sum.take();
 }
 
@@ -160,7 +170,8 @@ Result<WeightSizes> stored_weight_sizes(const Checkpoint& checkpoint, const Mode
       checkpoint, config, [&](const ExpectedTensor& tensor, const StoredTensor& stored, std::vector<std::string>&) {
         uint64_t bytes = stored.weight.num_bytes;
         if (stored.scale) bytes += stored.scale->num_bytes;
-        sum.add_tensor(tensor, static_cast<int64_t>(bytes));
+        const bool fits_bf16 = stored.scale.has_value() || stored.weight.dtype == DType::kBF16;
+        sum.add_tensor(tensor, static_cast<int64_t>(bytes), fits_bf16);
       });
   TANDEM_RETURN_IF_ERROR(report.to_status(checkpoint.dir()));
   return sum.take();
@@ -182,6 +193,7 @@ WeightSizes bound_weight_sizes(const ModelWeights& weights) {
     for (const ExpertWeights& expert : moe.experts) {
       for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) {
         add(routed, w->rows * w->cols, w->total_bytes());
+        sizes.fits_bf16 &= fits_bf16(*w);
       }
     }
     experts += static_cast<int64_t>(moe.experts.size());
@@ -190,6 +202,7 @@ WeightSizes bound_weight_sizes(const ModelWeights& weights) {
   }
   if (experts > 0) sizes.expert = {routed.parameters / experts, routed.bytes / experts};
   sizes.num_matrices += 1;
+  sizes.fits_bf16 &= fits_bf16(weights.lm_head);
   add(sizes.head, weights.lm_head.rows * weights.lm_head.cols, weights.lm_head.total_bytes());
   return sizes;
 }

@@ -35,6 +35,7 @@ struct WeightSizes {
   // kv_b, which meets every row where there are some.
   WeightAmount last_behind_cache;
   WeightAmount last_kv_b;
+  bool fits_bf16 = true;  // every matrix is bf16 or MXFP4, which bf16 holds exactly: kernels/amx
 
   // Of the text model's tensors in the file; zero for bound weights, which know no groups.
   std::array<WeightAmount, kNumTensorGroups> groups{};
