@@ -85,6 +85,7 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::fit(const Parts& parts
   if (!decision.is_ok()) return decision.status();
   if (!decision.value().streamed) return std::unique_ptr<StreamedWeights>();
   std::unique_ptr<StreamedWeights> streamed(new StreamedWeights());
+  streamed->budget_bytes_ = budget;
   streamed->promised_cache_bytes_ = promised_caches(options, budget);
   TANDEM_RETURN_IF_ERROR(streamed->start(parts, weights, needs.value(), decision.value()));
   return streamed;

@@ -43,6 +43,7 @@ class StreamedWeights {
   ExpertStore* experts() const { return experts_.get(); }                 // null: the model has none
   TrunkStream* trunk() const { return trunk_.get(); }                     // null: it is resident
   int64_t promised_cache_bytes() const { return promised_cache_bytes_; }  // MemoryOptions' bytes and share
+  int64_t budget_bytes() const { return budget_bytes_; }                  // of the whole process
   const std::string& summary() const { return summary_; }                 // one line: what stays, what is streamed
 
  private:
@@ -53,6 +54,7 @@ class StreamedWeights {
   std::unique_ptr<TrunkStream> trunk_;
   std::optional<MemoryKeeper> keeper_;
   int64_t promised_cache_bytes_ = 0;
+  int64_t budget_bytes_ = 0;
   std::string summary_;
 };
 
