@@ -22,6 +22,7 @@ struct DoctorFlags {
   CommonFlags common;
   DoctorOptions options;
   std::string disk_size;
+  std::string ram;
 };
 
 std::atomic<bool> interrupted{false};  // by a signal: hashing stops, a second one ends the program
@@ -40,6 +41,11 @@ int run(DoctorFlags& flags) {
   if (!kernels.is_ok()) return report_error(kernels.status());
   options.kernels = kernels.value();
   if (!flags.disk_size.empty()) options.disk_bytes = parse_size(flags.disk_size).value_or(options.disk_bytes);
+  if (!flags.ram.empty()) {
+    const Result<int64_t> bytes = size_flag("--ram", flags.ram);
+    if (!bytes.is_ok()) return report_error(bytes.status());
+    options.ram_bytes = bytes.value();
+  }
   options.cancel = &interrupted;
   std::signal(SIGINT, handle_interrupt);
   ProgressLine line;
@@ -78,6 +84,8 @@ void register_doctor(CLI::App& app, int& exit_code) {
       ->check([](const std::string& text) {
         return parse_size(text) ? std::string() : "expected a size such as 500MB or 4GiB, found " + text;
       });
+  command->add_option("--ram", flags->ram,
+                      "memory of the whole process in the self-test: a model that does not fit is streamed from disk");
   command->add_flag("--hash", options.hash, "read every file and compare its SHA-256 with the folder's references");
   command->add_flag("--write-hashes", options.write_hashes, "hash every file and write MODEL/SHA256SUMS");
   command->add_option("--golden", options.self_test.golden_path,
@@ -91,6 +99,7 @@ void register_doctor(CLI::App& app, int& exit_code) {
       "  tandem doctor                                     the machine alone\n"
       "  tandem doctor models/my-k3 --hash                 and the checkpoint, every byte of it\n"
       "  tandem doctor models/my-k3 --skip disk,memory --json\n"
+      "  tandem doctor models/k3 --ram 200GB               a model larger than memory, streamed\n"
       "  tandem doctor --skip cpu,memory --disk /mnt/nvme  how fast a drive gives blocks");
   command->callback([flags, &exit_code] { exit_code = run(*flags); });
 }

@@ -36,17 +36,6 @@ Status read_rate(std::string_view flag, const std::string& text, std::optional<d
       cat(flag, ": expected a positive number such as 64GB, 1.5TiB, 6GB/s or 989TFLOPS, found \"", text, "\""));
 }
 
-int64_t lanes_of(KernelBackend backend) {
-  switch (backend) {
-    case KernelBackend::kAmx:
-    case KernelBackend::kAvx512: return 16;
-    case KernelBackend::kAvx2: return 8;
-    case KernelBackend::kRef:
-    case KernelBackend::kPortable: break;
-  }
-  return 4;
-}
-
 // The rates that no flag gave, measured on this machine.
 Status measure(const PlanFlags& flags, const KernelTable& kernels, Machine& machine) {
   if (flags.no_measure || machine.is_gpu || (machine.memory_rate && machine.flops_rate)) return Status::ok();
@@ -72,7 +61,7 @@ Result<PlanOptions> read_options(const PlanFlags& flags) {
   if (!wanted.is_ok()) return wanted.status();
   const Result<KernelTable> kernels = make_kernel_table(detect_cpu_features(), wanted.value());
   if (!kernels.is_ok()) return kernels.status();
-  options.lanes = lanes_of(kernels.value().backend);
+  options.kernels = kernels.value().backend;
 
   std::optional<double> ram;
   TANDEM_RETURN_IF_ERROR(read_rate("--ram", flags.ram, ram));

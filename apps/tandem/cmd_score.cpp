@@ -93,7 +93,8 @@ MemoryOptions needs_of(const ScoreFlags& flags, const std::vector<ScorePrompt>& 
                                                            : length;
     needs.step_rows = flags.options.batch ? needs.step_rows + rows : std::max(needs.step_rows, rows);
   }
-  needs.step_sequences = needs.step_rows;
+  needs.step_sequences = flags.options.batch ? static_cast<int64_t>(prompts.size()) : 1;
+  needs.step_logit_rows = needs.step_rows;
   return needs;
 }
 

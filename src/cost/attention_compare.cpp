@@ -20,16 +20,34 @@ double mla_parameters(const ModelConfig& c) {
   return q + amount(c.mla_latent_width()) * D + kv_b + (c.mla_use_output_gate ? D * value : 0.0) + D * value;
 }
 
+// What fills the cache, every token: keys and values, of MLA from the latent.
+double mla_cache_parameters(const ModelConfig& c) {
+  return amount(c.mla_latent_width() * c.hidden_size) +
+         amount(c.num_attention_heads * (c.qk_nope_head_dim + c.v_head_dim) * c.kv_lora_rank);
+}
+double gqa_cache_parameters(const ModelConfig& c, const CompareOptions& options) {
+  return 2.0 * amount(options.gqa_groups * c.v_head_dim * c.hidden_size);
+}
+
 double gqa_parameters(const ModelConfig& c, const CompareOptions& options) {
   const double D = amount(c.hidden_size), value = amount(c.num_attention_heads * c.v_head_dim);
-  const double kv = 2.0 * amount(options.gqa_groups * c.v_head_dim);
-  return D * (2.0 * value + kv + (c.mla_use_output_gate ? value : 0.0));
+  return D * (2.0 * value + (c.mla_use_output_gate ? value : 0.0)) + gqa_cache_parameters(c, options);
 }
 
 // Queries from the query rank (or the hidden state), one key head, a weight for each head.
+double indexer_key_parameters(const ModelConfig& c, const CompareOptions& options) {
+  return amount(c.hidden_size * options.indexer_head_dim);
+}
 double indexer_parameters(const ModelConfig& c, const CompareOptions& options) {
   const double heads = amount(options.indexer_heads), dim = amount(options.indexer_head_dim);
-  return amount(c.q_lora_rank.value_or(c.hidden_size)) * heads * dim + amount(c.hidden_size) * (dim + heads);
+  return amount(c.q_lora_rank.value_or(c.hidden_size)) * heads * dim + amount(c.hidden_size) * heads +
+         indexer_key_parameters(c, options);
+}
+
+// What a KDA layer applies to rows that are read alone: output gate and output.
+double kda_read_parameters(const ModelConfig& c) {
+  const double P = amount(c.kda_projection_size()), D = amount(c.hidden_size), d = amount(c.kda_head_dim);
+  return D * P + (c.use_full_rank_gate ? D * P : d * (D + P));
 }
 
 double indexer_pair_flops(const CompareOptions& options) {
@@ -84,12 +102,30 @@ AttentionCost::AttentionCost(const ModelCost& model, Attention attention, const 
       4.0 * D * P + d * (D + P) + amount(c.kda_num_heads) * D + (c.use_full_rank_gate ? D * P : d * (D + P));
   hybrid_parameters_ =
       amount(model.cache.num_kda_layers()) * kda + amount(model.cache.num_mla_layers()) * mla_parameters(c);
+  const double mla_read = mla_parameters(c) - mla_cache_parameters(c);
+  hybrid_last_read_ = c.kinds.back() == LayerKind::kMla ? mla_read : kda_read_parameters(c);
   switch (attention) {
-    case Attention::kHybrid: attention_parameters_ = hybrid_parameters_; break;
-    case Attention::kFullMla: attention_parameters_ = layers_ * mla_parameters(c); break;
-    case Attention::kGqa: attention_parameters_ = layers_ * gqa_parameters(c, options); break;
-    case Attention::kDsa: attention_parameters_ = layers_ * (mla_parameters(c) + indexer_parameters(c, options)); break;
+    case Attention::kHybrid:
+      attention_parameters_ = hybrid_parameters_;
+      last_read_ = hybrid_last_read_;
+      break;
+    case Attention::kFullMla:
+      attention_parameters_ = layers_ * mla_parameters(c);
+      last_read_ = mla_read;
+      break;
+    case Attention::kGqa:
+      attention_parameters_ = layers_ * gqa_parameters(c, options);
+      last_read_ = gqa_parameters(c, options) - gqa_cache_parameters(c, options);
+      break;
+    case Attention::kDsa:
+      attention_parameters_ = layers_ * (mla_parameters(c) + indexer_parameters(c, options));
+      last_read_ = mla_read + indexer_parameters(c, options) - indexer_key_parameters(c, options);
+      break;
   }
+}
+
+bool AttentionCost::is_last_layer() const {
+  return attention_ != Attention::kHybrid || model_.config.kinds.back() == LayerKind::kMla;
 }
 
 double AttentionCost::cache_bytes_per_token() const {
@@ -147,16 +183,20 @@ double AttentionCost::prefill_attention_flops(double tokens) const {
   const double heads = amount(c.num_attention_heads);
   const double expanded = 2.0 * heads * amount(c.qk_head_dim() + c.v_head_dim);
   const double absorbed = 2.0 * heads * amount(c.mla_latent_width() + c.kv_lora_rank);
-  const double pairs = tokens * tokens / 2;
+  // In the last layer the last token alone.
+  const double last = is_last_layer() ? 1.0 : 0.0;
+  const double pairs = (layers_ - last) * tokens * tokens / 2 + last * (tokens - 0.5);
   switch (attention_) {
     case Attention::kHybrid:
       return 7.0 * amount(model_.cache.recurrent_elements() * model_.cache.num_kda_layers()) * tokens +
-             layers_ * pairs * expanded;
-    case Attention::kFullMla: return layers_ * pairs * expanded;
-    case Attention::kGqa: return layers_ * pairs * 4.0 * heads * amount(c.v_head_dim);
-    case Attention::kDsa:
-      return layers_ * (pairs * indexer_pair_flops(options_) +
-                        std::min(pairs * expanded, sparse_pairs(tokens, amount(options_.top_k)) * absorbed));
+             pairs * expanded;
+    case Attention::kFullMla: return pairs * expanded;
+    case Attention::kGqa: return pairs * 4.0 * heads * amount(c.v_head_dim);
+    case Attention::kDsa: {
+      const double k = amount(options_.top_k);
+      const double sparse = (layers_ - last) * sparse_pairs(tokens, k) + last * std::min(tokens - 0.5, k);
+      return pairs * indexer_pair_flops(options_) + std::min(pairs * expanded, sparse * absorbed);
+    }
   }
   return 0;
 }
@@ -165,7 +205,7 @@ StepCost AttentionCost::prefill(int64_t tokens) const {
   StepCost cost = prefill_cost(model_, 0, tokens, std::max<int64_t>(tokens, 1));
   const double more = attention_parameters_ - hybrid_parameters_;
   cost.trunk_bytes += 2.0 * more;
-  cost.trunk_flops += 2.0 * more * amount(tokens);
+  cost.trunk_flops += 2.0 * (more * amount(tokens) - (last_read_ - hybrid_last_read_) * amount(tokens - 1));
   cost.state_bytes = 2.0 * state_bytes_per_sequence();
   cost.kda_flops = 0;
   cost.mla_flops = prefill_attention_flops(amount(tokens));

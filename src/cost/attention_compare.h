@@ -52,12 +52,16 @@ class AttentionCost {
  private:
   double prefill_attention_flops(double tokens) const;
 
+  bool is_last_layer() const;  // the last layer has this attention (of the hybrid: its MLA)
+
   const ModelCost& model_;
   Attention attention_;
   CompareOptions options_;
   double layers_ = 0;  // that have this attention: all, or the model's MLA layers
   double attention_parameters_ = 0;
   double hybrid_parameters_ = 0;
+  double last_read_ = 0;  // parameters of the last layer's attention that only the last token of a prompt meets
+  double hybrid_last_read_ = 0;
 };
 
 struct ComparePoint {

@@ -53,20 +53,18 @@ std::vector<int64_t> lengths(std::vector<int64_t> wanted, int64_t limit) {
 
 void add_memory(ModelPlan& plan) {
   const PlanOptions& options = plan.options;
-  const StepShape prefill{.is_prefill = true,
-                          .sequences = 1,
-                          .rows = std::min(options.prefill_chunk, options.prompt),
-                          .logit_rows = 1,
-                          .context = options.prompt,
-                          .threads = options.threads,
-                          .lanes = options.lanes};
-  const StepShape decode{.is_prefill = false,
-                         .sequences = options.sequences,
-                         .rows = options.sequences,
-                         .logit_rows = options.sequences,
-                         .context = options.context,
-                         .threads = options.threads,
-                         .lanes = options.lanes};
+  StepShape prefill;
+  prefill.prompt_rows = std::min(options.prefill_chunk, options.prompt);
+  prefill.prompts = 1;
+  prefill.context = options.prompt;
+  prefill.threads = options.threads;
+  prefill.kernels = options.kernels;
+  StepShape decode;
+  decode.decode_rows = options.sequences;
+  decode.logit_rows = options.sequences;
+  decode.context = options.context;
+  decode.threads = options.threads;
+  decode.kernels = options.kernels;
   plan.prefill_scratch = step_scratch(plan.cost, prefill);
   plan.decode_scratch = step_scratch(plan.cost, decode);
   const SequenceMemory& one = options.sequences > 1 && plan.cache.pool ? plan.cache.pooled : plan.cache.alone;

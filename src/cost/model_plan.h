@@ -29,7 +29,7 @@ struct PlanOptions {
   int64_t hash_unit = 128;
   std::vector<int64_t> batches = {};  // of decode; empty: 1, 8, 32 and the sequences
   int threads = 1;
-  int64_t lanes = 16;
+  KernelBackend kernels = KernelBackend::kAvx512;  // whose scratch is counted
   std::optional<CompareOptions> compare = std::nullopt;
 };
 

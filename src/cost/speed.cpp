@@ -120,14 +120,13 @@ std::optional<double> memory_to_hide_disk(const ModelCost& model, const SpeedMod
 
 std::optional<PrefixHit> prefix_hit(const ModelCost& model, const SpeedModel& speed, int64_t tokens, int64_t chunk,
                                     double rate) {
-  StepCost cost = prefill_cost(model, 0, tokens, chunk);
+  // A prefix ends before the prompt does: no row of it has logits.
+  StepCost cost = prefill_cost(model, 0, tokens, chunk, PromptLogits::kNone);
   const double steps = static_cast<double>(tokens) / static_cast<double>(chunk);
-  const StepCost full = prefill_cost(model, 0, chunk, chunk);
+  const StepCost full = prefill_cost(model, 0, chunk, chunk, PromptLogits::kNone);
   cost.trunk_bytes = steps * full.trunk_bytes;
   cost.expert_bytes = steps * full.expert_bytes;
   cost.state_bytes = steps * full.state_bytes;
-  cost.head_bytes = 0;
-  cost.head_flops = 0;
   const std::optional<PhaseTime> again =
       phase_time(model, speed, cost, {.is_prefill = true, .steps = steps, .tokens = static_cast<double>(tokens)});
   if (!again) return std::nullopt;

@@ -8,9 +8,12 @@ namespace {
 
 double amount(int64_t n) { return static_cast<double>(n); }
 
-// Heads of MLA over all layers.
+// Heads of MLA over all layers, and of the last one.
 double mla_heads(const ModelCost& model) {
   return amount(model.config.num_attention_heads * model.cache.num_mla_layers());
+}
+double last_mla_heads(const ModelCost& model) {
+  return model.config.kinds.back() == LayerKind::kMla ? amount(model.config.num_attention_heads) : 0.0;
 }
 
 // A (query, key) pair of one head: score and value.
@@ -27,17 +30,53 @@ double rebuild_flops(const ModelConfig& config) {
 StepCost weight_cost(const ModelCost& model, double rows, double logit_rows) {
   const WeightSizes& weights = model.weights;
   const auto k = amount(model.config.num_experts_per_token);
-  const auto layers = amount(weights.moe_layers);
   StepCost cost;
   cost.trunk_bytes = amount(weights.trunk.bytes);
-  cost.trunk_flops = 2.0 * amount(weights.trunk.parameters) * rows;
-  if (logit_rows > 0) cost.head_bytes = amount(weights.head.bytes);
+  cost.trunk_flops = 2.0 * (amount(weights.trunk.parameters) * rows -
+                            amount(weights.last_behind_cache.parameters) * (rows - logit_rows));
+  if (logit_rows > 0) {
+    cost.head_bytes = amount(weights.head.bytes);
+  } else {
+    cost.trunk_bytes -= amount(weights.last_behind_cache.bytes + weights.last_kv_b.bytes);
+    cost.trunk_flops -= 2.0 * amount(weights.last_kv_b.parameters) * rows;
+  }
   cost.head_flops = 2.0 * amount(weights.head.parameters) * logit_rows;
-  cost.expert_bytes =
-      layers * distinct_experts(amount(weights.experts_per_layer), k, rows) * amount(weights.expert.bytes);
-  cost.expert_flops = 2.0 * layers * k * amount(weights.expert.parameters) * rows;
+  const double last_moe = weights.moe_layers > 0 && model.config.is_moe(model.config.num_hidden_layers - 1) ? 1.0 : 0.0;
+  const double other_moe = amount(weights.moe_layers) - last_moe;
+  const auto experts = amount(weights.experts_per_layer);
+  cost.expert_bytes = amount(weights.expert.bytes) * (other_moe * distinct_experts(experts, k, rows) +
+                                                      last_moe * distinct_experts(experts, k, logit_rows));
+  cost.expert_flops = 2.0 * k * amount(weights.expert.parameters) * (other_moe * rows + last_moe * logit_rows);
   cost.kda_flops = 7.0 * amount(model.cache.recurrent_elements() * model.cache.num_kda_layers()) * rows;
   return cost;
+}
+
+// MLA in a step of `rows` tokens behind `past`, expanded. Row i sees past + i tokens: the mean is taken at the middle
+// of the rows, in the last layer of those with logits, which are the last ones.
+double expanded_mla_flops(const ModelCost& model, double past, double rows, double logit_rows) {
+  const double last = last_mla_heads(model), others = mla_heads(model) - last;
+  const double pairs = others * rows * (past + rows / 2) + last * logit_rows * (past + rows - logit_rows / 2);
+  double flops = pairs * expanded_pair_flops(model.config);
+  if (model.path == AttentionPath::kFast) {
+    flops += (others + (logit_rows > 0 ? last : 0.0)) * past * rebuild_flops(model.config);
+  }
+  return flops;
+}
+
+// Of the MLA layers, those that read their cache.
+double reading_share(const ModelCost& model, double logit_rows) {
+  if (logit_rows > 0 || model.config.kinds.back() != LayerKind::kMla) return 1.0;
+  const auto layers = amount(model.cache.num_mla_layers());
+  return (layers - 1) / layers;
+}
+
+double logit_rows_of(PromptLogits logits, int64_t rows, bool is_last) {
+  switch (logits) {
+    case PromptLogits::kNone: return 0;
+    case PromptLogits::kLast: return is_last ? 1 : 0;
+    case PromptLogits::kAll: return amount(rows);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -79,17 +118,15 @@ StepCost decode_cost(const ModelCost& model, double depth, double sequences) {
   return cost;
 }
 
-StepCost prefill_cost(const ModelCost& model, int64_t past, int64_t tokens, int64_t chunk) {
+StepCost prefill_cost(const ModelCost& model, int64_t past, int64_t tokens, int64_t chunk, PromptLogits logits) {
   StepCost total;
-  const double pair = mla_heads(model) * expanded_pair_flops(model.config);
-  const double rebuild = model.path == AttentionPath::kFast ? mla_heads(model) * rebuild_flops(model.config) : 0.0;
   for (int64_t done = 0; done < tokens; done += chunk) {
     const int64_t rows = std::min(chunk, tokens - done);
-    StepCost step = weight_cost(model, amount(rows), done + rows == tokens ? 1.0 : 0.0);
+    const double logit_rows = logit_rows_of(logits, rows, done + rows == tokens);
+    StepCost step = weight_cost(model, amount(rows), logit_rows);
     step.state_bytes = 2.0 * state_bytes_per_sequence(model);
-    step.latent_bytes = amount(past + done) * cache_bytes_per_token(model);
-    // Row i of the chunk sees past + done + i tokens: the mean over the chunk is taken at its middle.
-    step.mla_flops = amount(rows) * (amount(past + done) + amount(rows) / 2) * pair + amount(past + done) * rebuild;
+    step.latent_bytes = amount(past + done) * cache_bytes_per_token(model) * reading_share(model, logit_rows);
+    step.mla_flops = expanded_mla_flops(model, amount(past + done), amount(rows), logit_rows);
     total += step;
   }
   return total;

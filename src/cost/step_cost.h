@@ -3,6 +3,8 @@
 //
 //   bytes   weights once a step (of the experts, the distinct ones that are expected), states read and written, latents
 //           of the tokens before the step read. Activations stay in caches and are not counted.
+//   rows    behind the caches of the last layer only rows whose logits are wanted are computed, and the head for them:
+//           of a prompt the last one, and in its earlier steps none.
 //   FLOPs   2 a parameter met; 7·D² a head of KDA; MLA by the form that computes it: absorbed in decode, expanded in
 //           prefill, where keys and values of earlier chunks are rebuilt in every chunk.
 //   kReference is the textbook path: expanded keys and values of every head are stored and read, nothing is absorbed.
@@ -54,8 +56,12 @@ double distinct_experts(double experts, double experts_per_token, double rows);
 // One step of one token for each of `sequences`, each with `depth` tokens in its cache.
 StepCost decode_cost(const ModelCost& model, double depth, double sequences);
 
-// All steps of one prompt of `tokens` tokens behind `past` cached ones, in steps of `chunk`; logits of its last token.
-StepCost prefill_cost(const ModelCost& model, int64_t past, int64_t tokens, int64_t chunk);
+// The rows of a prompt whose logits are wanted.
+enum class PromptLogits { kNone, kLast, kAll };
+
+// All steps of one prompt of `tokens` tokens behind `past` cached ones, in steps of `chunk`.
+StepCost prefill_cost(const ModelCost& model, int64_t past, int64_t tokens, int64_t chunk,
+                      PromptLogits logits = PromptLogits::kLast);
 
 // Cache bytes of a token and of a sequence of any length, by the path.
 double cache_bytes_per_token(const ModelCost& model);

@@ -1,112 +1,79 @@
 #include "cost/step_scratch.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "base/arena.h"
+#include "cost/arena_model.h"
 #include "kernels/kda/kda.h"
+#include "kernels/kda/kda_decode.h"
+#include "kernels/kda/short_conv.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mla/mla.h"
+#include "kernels/row_ranges.h"
 #include "kernels/simd/weight_product.h"
 
 namespace tandem {
 namespace {
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-// Sizes of small structs that the layers keep in the arena, by sequence or by source.
-constexpr int64_t kMatrixViewBytes = 40;
-constexpr int64_t kKdaWorkingBytes = 32;
+// Sizes of small structs that the layers and kernels keep in the arena and do not show.
+constexpr int64_t kKdaWorkingBytes = 32;  // a sequence, in a KDA layer
 constexpr int64_t kKdaPieceBytes = 24;
-constexpr int64_t kConvSegmentBytes = 56;
-constexpr int64_t kKdaSegmentBytes = 24;
-constexpr int64_t kMlaSegmentBytes = 56;
+constexpr int64_t kMlaRowBytes = 24;
 
-// The blocks of base/arena.h without their memory.
-class ArenaModel {
- public:
-  void alloc(int64_t bytes) {
-    bytes = round_up(bytes, static_cast<int64_t>(Arena::kAlignment));
-    while (current_ + 1 < blocks_.size() && blocks_[current_].size - blocks_[current_].used < bytes) {
-      blocks_[++current_].used = 0;
-    }
-    if (blocks_.empty() || blocks_[current_].size - blocks_[current_].used < bytes) {
-      const int64_t previous = blocks_.empty() ? 0 : blocks_.back().size;
-      blocks_.push_back({std::max({bytes, kMinBlockBytes, previous * 2}), 0});
-      current_ = blocks_.size() - 1;
-    }
-    blocks_[current_].used += bytes;
-    in_use_ += bytes;
+// Of an instruction set: floats in a register, tokens whose weights are used as they are read (simd/weight_tile.inl).
+int64_t lanes_of(KernelBackend kernels) {
+  switch (kernels) {
+    case KernelBackend::kAmx:
+    case KernelBackend::kAvx512: return 16;
+    case KernelBackend::kAvx2: return 8;
+    case KernelBackend::kRef:
+    case KernelBackend::kPortable: return 4;
   }
-  void floats(int64_t count) { alloc(count * 4); }
+  return 4;
+}
+int64_t streamed_tokens(int64_t lanes) { return lanes == 16 ? 6 : (lanes == 8 ? 3 : 2); }
 
-  struct Mark {
-    size_t block;
-    int64_t used;
-    int64_t in_use;
-  };
-  Mark mark() const { return {current_, blocks_.empty() ? 0 : blocks_[current_].used, in_use_}; }
-  void release(Mark mark) {
-    if (blocks_.empty()) return;
-    current_ = mark.block;
-    blocks_[current_].used = mark.used;
-    in_use_ = mark.in_use;
-  }
-  int64_t in_use() const { return in_use_; }
-  int64_t reserved() const {
-    int64_t total = 0;
-    for (const Block& block : blocks_) total += block.size;
-    return total;
-  }
-
- private:
-  static constexpr int64_t kMinBlockBytes = int64_t{1} << 20;
-  struct Block {
-    int64_t size;
-    int64_t used;
-  };
-  std::vector<Block> blocks_;
-  size_t current_ = 0;
-  int64_t in_use_ = 0;
+// Rows of a sublayer: those of prompts, and the others.
+struct Rows {
+  int64_t prompt = 0;
+  int64_t decode = 0;
+  int64_t all() const { return prompt + decode; }
 };
 
 class Walk {
  public:
-  Walk(const ModelCost& model, const StepShape& shape) : config_(model.config), model_(model), shape_(shape) {}
+  Walk(const ModelCost& model, const StepShape& shape)
+      : config_(model.config), model_(model), shape_(shape), lanes_(lanes_of(shape.kernels)) {
+    rows_ = {shape.prompt_rows, shape.decode_rows};
+    // The wanted rows: a token of every decoded sequence first, the rest are rows of prompts.
+    const int64_t decode = std::min(shape.decode_rows, shape.logit_rows);
+    wanted_ = shape.observed ? rows_ : Rows{shape.logit_rows - decode, decode};
+  }
 
   StepScratch run() {
     const int64_t D = config_.hidden_size;
-    rows(D);  // embedded
-    arena_.alloc(config_.max_attn_res_sources() * kMatrixViewBytes);
-    if (config_.attn_res_mode != AttnResMode::kNone) rows(D);  // mixed
-    if (config_.attn_res_mode != AttnResMode::kFull) rows(D);  // output
+    arena_.alloc(shape_.sequences() * static_cast<int64_t>(sizeof(RowRange)));
+    arena_.alloc(shape_.sequences() * static_cast<int64_t>(sizeof(RowRange)));
+    floats(rows_, D);  // embedded
+    arena_.alloc(config_.max_attn_res_sources() * static_cast<int64_t>(sizeof(MatrixView<const float>)));
+    if (mode() == AttnResMode::kFull) sources_ = 1;
+    if (mode() != AttnResMode::kNone) floats(rows_, D);  // mixed
+    if (mode() != AttnResMode::kFull) floats(rows_, D);  // output
     for (layer_ = 0; layer_ < config_.num_hidden_layers; ++layer_) {
-      const bool block_begins =
-          config_.attn_res_mode == AttnResMode::kBlock && layer_ % config_.attn_res_block_size == 0;
-      if (block_begins || config_.attn_res_mode == AttnResMode::kFull) rows(D);
-      residual_ = arena_.in_use();
-      sublayer([&] {
-        rows(D);
-        config_.kinds[static_cast<size_t>(layer_)] == LayerKind::kKda ? kda() : mla();
-      });
-      if (config_.attn_res_mode == AttnResMode::kFull) rows(D);
-      residual_ = arena_.in_use();
-      sublayer([&] {
-        rows(D);
-        config_.is_moe(layer_) ? moe() : mlp(config_.intermediate_size);
-      });
+      const bool narrows = layer_ + 1 == config_.num_hidden_layers && wanted_.all() < rows_.all();
+      const Rows behind = narrows ? wanted_ : rows_;
+      attention(behind);
+      if (narrows && !keep_wanted_rows()) break;
+      feed_forward(behind);
     }
-    residual_ = arena_.in_use();
-    const int64_t R = shape_.logit_rows;
-    arena_.floats(R * D);
-    arena_.floats(R * D);
-    arena_.floats(R * config_.vocab_size);
-    linear(D, R);
+    if (wanted_.all() > 0) head();
+    result_.touched_bytes = arena_.touched();
     result_.reserved_bytes = arena_.reserved();
     return result_;
   }
 
  private:
-  int64_t T() const { return shape_.rows; }
-  void rows(int64_t columns) { arena_.floats(T() * columns); }
+  AttnResMode mode() const { return config_.attn_res_mode; }
+  void floats(Rows rows, int64_t columns) { arena_.floats(rows.all() * columns); }
 
   void touch() {
     if (arena_.in_use() <= result_.peak_bytes) return;
@@ -118,6 +85,7 @@ class Walk {
 
   template <class Body>
   void sublayer(Body body) {
+    residual_ = arena_.in_use();
     const ArenaModel::Mark mark = arena_.mark();
     body();
     arena_.release(mark);
@@ -131,20 +99,91 @@ class Walk {
     arena_.release(mark);
   }
 
-  // simd/weight_product.h: nothing for so few tokens that weights are used as they are read.
-  int64_t product_floats(int64_t columns, int64_t tokens) const {
-    const int64_t streamed = shape_.lanes == 16 ? 6 : (shape_.lanes == 8 ? 3 : 2);
-    if (tokens <= streamed) return 0;
-    const int64_t parked = columns > kColBlock ? kRowBlock * kTokenBlock * shape_.lanes : 0;
-    return kRowBlock * kColBlock + parked;
+  // model/layers/attn_res.cpp: the mix, the memory of the next output, and what takes it into the stream.
+  void mix(int64_t running) {
+    const int64_t sources = sources_ + running;
+    if (mode() == AttnResMode::kNone || (mode() == AttnResMode::kBlock && sources_ == 0)) return;
+    kernel([&] {
+      arena_.floats(sources * shape_.threads);
+      arena_.alloc(sources * shape_.threads * static_cast<int64_t>(sizeof(float*)));
+    });
   }
-  void linear(int64_t columns, int64_t tokens) {
-    kernel([&] { arena_.floats(product_floats(columns, tokens) * shape_.threads); });
+  void attention(Rows behind) {
+    const bool is_full = mode() == AttnResMode::kFull;
+    mix(is_full ? 0 : 1);
+    const bool block_begins = mode() == AttnResMode::kBlock && layer_ % config_.attn_res_block_size == 0;
+    if (block_begins) sources_ += 1;
+    if (block_begins || is_full) floats(rows_, config_.hidden_size);
+    sublayer([&] {
+      floats(rows_, config_.hidden_size);
+      config_.kinds[static_cast<size_t>(layer_)] == LayerKind::kKda ? kda(behind) : mla(behind);
+    });
+    if (is_full) sources_ += 1;
+  }
+  void feed_forward(Rows rows) {
+    const bool is_full = mode() == AttnResMode::kFull;
+    mix(is_full ? 0 : 1);
+    if (is_full) floats(rows, config_.hidden_size);
+    sublayer([&] {
+      floats(rows, config_.hidden_size);
+      config_.is_moe(layer_) ? moe(rows) : mlp(rows, config_.intermediate_size);
+    });
+    if (is_full) sources_ += 1;
+  }
+  // False: nobody wants any, and the step ends.
+  bool keep_wanted_rows() {
+    if (wanted_.all() == 0) return false;
+    const int64_t of_attention = mode() == AttnResMode::kFull ? -1 : 1;  // its output is no source yet; a running sum
+    for (int64_t i = 0; i < sources_ + of_attention; ++i) floats(wanted_, config_.hidden_size);
+    return true;
+  }
+  void head() {
+    const int64_t D = config_.hidden_size;
+    mix(mode() == AttnResMode::kFull ? 0 : 1);
+    residual_ = arena_.in_use();
+    if (shape_.observed) floats(rows_, D);
+    if (wanted_.all() == rows_.all()) arena_.floats(shape_.logit_rows * D);
+    arena_.floats(shape_.logit_rows * D);
+    arena_.floats(shape_.logit_rows * config_.vocab_size);
+    const int64_t decode = std::min(shape_.decode_rows, shape_.logit_rows);
+    linear(D, {shape_.logit_rows - decode, decode}, 1);
   }
 
-  void kda() {
+  // simd/weight_product.h: nothing for so few tokens that weights are used as they are read.
+  int64_t product_floats(int64_t columns, int64_t tokens) const {
+    if (tokens <= streamed_tokens(lanes_)) return 0;
+    const int64_t parked = columns > kColBlock ? kRowBlock * kTokenBlock * lanes_ : 0;
+    return kRowBlock * kColBlock + parked;
+  }
+
+  // amx/tiles.inl: three planes of bf16 in tiles of 32 columns × 16 tokens, and panels of 32 rows of weights.
+  static constexpr int64_t kTileTokens = 16, kTileColumns = 32, kPackedBytes = 3072, kPanelTileBytes = 2048;
+  static int64_t tiles(int64_t count, int64_t size) { return (count + size - 1) / size; }
+  static int64_t panel_bytes(int64_t columns) { return tiles(columns, kTileColumns) * kPanelTileBytes; }
+  bool has_tiles() const { return shape_.kernels == KernelBackend::kAmx; }
+
+  // Products of `outputs` matrices with these rows.
+  void linear(int64_t columns, Rows rows, int64_t outputs) {
+    if (rows.all() == 0) return;
+    if (!has_tiles() || rows.prompt == 0) return simd_linear(columns, rows.all());
+    const ArenaModel::Mark mark = arena_.mark();
+    arena_.alloc(outputs * static_cast<int64_t>(sizeof(LinearOutput)));
+    kernel([&] {
+      arena_.alloc(tiles(rows.prompt, kTileTokens) * tiles(columns, kTileColumns) * kPackedBytes);
+      arena_.alloc(panel_bytes(columns) * shape_.threads);
+    });
+    const int64_t others = model_.weights.fits_bf16 ? rows.decode : std::max(rows.decode, rows.prompt);
+    if (others > 0) simd_linear(columns, others);
+    arena_.release(mark);
+  }
+  void simd_linear(int64_t columns, int64_t rows) {
+    kernel([&] { arena_.floats(product_floats(columns, rows) * shape_.threads); });
+  }
+
+  // model/layers/kda.cpp; `read`: the rows whose output is.
+  void kda(Rows read) {
     const int64_t P = config_.kda_projection_size(), d = config_.kda_head_dim, H = config_.kda_num_heads;
-    const int64_t S = shape_.sequences;
+    const int64_t D = config_.hidden_size, S = shape_.sequences();
     arena_.alloc(S * kKdaWorkingBytes);
     if (model_.cache.dtype != DType::kF32) {  // widened on entry
       for (int64_t s = 0; s < S; ++s) {
@@ -154,104 +193,172 @@ class Walk {
     }
     arena_.alloc(S * kKdaPieceBytes);
     arena_.alloc(2 * 8);
-    arena_.floats(3 * T() * P);
-    rows(P);
-    rows(H);
-    rows(P);
-    rows(d);
-    if (!config_.use_full_rank_gate) rows(d);
-    linear(config_.hidden_size, T());
-    linear(d, T());
-    arena_.alloc(S * kConvSegmentBytes);
-    constexpr int64_t kConvBlock = 1024;  // channels of a task
-    kernel([&] { arena_.floats((2 * config_.short_conv_kernel_size - 1) * kConvBlock * shape_.threads); });
-    arena_.alloc(S * kKdaSegmentBytes);
-    if (!shape_.is_prefill) arena_.alloc(S * kKdaSegmentBytes);
-    const int64_t stride = round_up(d, shape_.lanes);
-    constexpr int64_t C = kKdaChunk;
-    const int64_t chunk = stride * (7 * C + 1) + 2 * C * C + C + 3 * C * 2 * shape_.lanes;
-    const int64_t a_head = shape_.is_prefill ? round_up(chunk, 16) : round_up(16 * d, 16);
-    kernel([&] { arena_.floats(a_head * shape_.threads); });
-    linear(P, T());
-  }
-
-  void mla() {
-    const int64_t H = config_.num_attention_heads;
-    rows(H * config_.qk_head_dim());
-    rows(config_.mla_latent_width());
-    if (config_.q_lora_rank) rows(*config_.q_lora_rank);
-    if (config_.mla_use_output_gate) rows(H * config_.v_head_dim);
-    linear(config_.hidden_size, T());
-    rows(H * config_.v_head_dim);
-    arena_.alloc(shape_.sequences * kMlaSegmentBytes);
-    shape_.is_prefill ? mla_expanded() : mla_absorbed();
-    linear(H * config_.v_head_dim, T());
-  }
-
-  void mla_expanded() {
-    constexpr int64_t kTile = 64, kGroupTiles = 16, kStageRows = 16;
-    const int64_t lanes = shape_.lanes;
-    const int64_t rank = config_.kv_lora_rank, width = config_.mla_latent_width();
-    const int64_t nope = config_.qk_nope_head_dim, v_stride = round_up(config_.v_head_dim, 2 * lanes);
-    const int64_t tile_rows = lanes == 16 ? 8 : 4;
-    const int64_t a_thread = kStageRows * round_up(width, lanes) + nope * round_up(rank, lanes) + rank * v_stride +
-                             nope * kTile + kTile * v_stride + tile_rows * kTile + 16;
-    const int64_t tiles = std::min(kGroupTiles, (shape_.context + kTile - 1) / kTile);
-    kernel([&] {
-      arena_.floats(round_up(a_thread, 16) * shape_.threads);
-      arena_.floats(2 * kTile);
-      arena_.floats(tiles * width * kTile);
-      arena_.floats(T() / shape_.sequences * config_.num_attention_heads * 2);
-    });
-  }
-
-  void mla_absorbed() {
-    constexpr int64_t kTile = 32, kPartTokens = 512, kMaxParts = 64, kRowBytes = 16;
-    const int64_t query = round_up(config_.mla_latent_width(), shape_.lanes);
-    const int64_t parts = std::clamp<int64_t>((shape_.context + kPartTokens - 1) / kPartTokens, 1, kMaxParts);
-    const int64_t slots = T() * config_.num_attention_heads * parts;
-    kernel([&] {
-      arena_.alloc(T() * kRowBytes);
-      arena_.alloc((T() + 1) * 4);
-      arena_.floats(T() * config_.num_attention_heads * query);
-      arena_.floats(slots * round_up(config_.kv_lora_rank, shape_.lanes));
-      arena_.floats(slots * 2);
-      arena_.floats(kTile * query * shape_.threads);
-    });
-  }
-
-  void mlp(int64_t width) {
-    rows(width);
-    rows(width);
-    linear(config_.hidden_size, T());
-    linear(width, T());
-  }
-
-  void moe() {
-    const int64_t Dl = config_.expert_input_size(), k = config_.num_experts_per_token;
-    const int64_t shared = config_.moe_intermediate_size * config_.num_shared_experts;
-    rows(config_.num_experts);
-    if (config_.has_latent_experts()) rows(Dl);
-    if (shared > 0) {
-      rows(shared);
-      rows(shared);
+    arena_.floats(3 * rows_.all() * P);
+    floats(rows_, P);
+    floats(rows_, H);
+    floats(read, P);
+    floats(rows_, d);
+    if (!config_.use_full_rank_gate) floats(read, d);
+    const bool all = read.all() == rows_.all();
+    linear(D, rows_, all ? 6 : 5);
+    if (!all) {
+      floats(read, D);
+      linear(D, read, 1);
     }
-    linear(config_.hidden_size, T());
-    rows(k);  // ids
-    rows(k);  // weights
-    if (config_.has_latent_experts()) rows(Dl);
-    experts(Dl, k);
-    if (config_.has_latent_experts()) linear(Dl, T());
-    if (shared == 0) return;
-    rows(config_.hidden_size);
-    linear(shared, T());
+    linear(d, rows_, 1);
+    if (!config_.use_full_rank_gate) linear(d, read, 1);
+    all&& rows_.prompt == 0 && !shape_.bf16_activations ? kda_fused() : kda_by_operator(read);
+    linear(P, read, 1);
+  }
+
+  void kda_fused() {
+    const int64_t d = config_.kda_head_dim;
+    floats(rows_, config_.kda_projection_size());
+    arena_.alloc(shape_.sequences() * static_cast<int64_t>(sizeof(KdaDecodeSegment)));
+    const int64_t a_head = 5 * kKdaChunk * d + config_.short_conv_kernel_size * d;
+    kernel([&] { arena_.floats(round_up(a_head, 16) * shape_.threads); });
+  }
+
+  void kda_by_operator(Rows read) {
+    constexpr int64_t kConvBlock = 1024;  // channels of a task
+    constexpr int64_t kGroupChunks = 8, kBlockRows = 4;
+    const int64_t d = config_.kda_head_dim, S = shape_.sequences();
+    arena_.alloc(S * static_cast<int64_t>(sizeof(ShortConvSegment)));
+    kernel([&] { arena_.floats((2 * config_.short_conv_kernel_size - 1) * kConvBlock * shape_.threads); });
+    kernel([&] { arena_.floats(config_.kda_num_heads); });
+    constexpr int64_t C = kKdaChunk;
+    const int64_t stride = round_up(d, lanes_);
+    const int64_t a_prompt = stride * (3 * C + 2 * kBlockRows + 1) +
+                             kGroupChunks * (stride * (3 * C + 1) + 2 * C * C + C) + (stride + C) * 2 * lanes_;
+    arena_.alloc(S * static_cast<int64_t>(sizeof(KdaSegment)));
+    if (rows_.prompt > 0) kernel([&] { arena_.floats(round_up(a_prompt, 16) * shape_.threads); });
+    arena_.alloc(S * static_cast<int64_t>(sizeof(KdaSegment)));
+    if (rows_.decode > 0) kernel([&] { arena_.floats(round_up(C * d, 16) * shape_.threads); });
+    if (read.all() != rows_.all()) floats(read, config_.kda_projection_size());
+  }
+
+  // model/layers/mla.cpp.
+  void mla(Rows read) {
+    const int64_t H = config_.num_attention_heads, D = config_.hidden_size;
+    floats(read, H * config_.qk_head_dim());
+    floats(rows_, config_.mla_latent_width());
+    if (config_.q_lora_rank) floats(read, *config_.q_lora_rank);
+    if (config_.mla_use_output_gate) floats(read, H * config_.v_head_dim);
+    const int64_t outputs = config_.mla_use_output_gate ? 3 : 2;
+    if (read.all() == rows_.all()) {
+      linear(D, rows_, outputs);
+    } else {
+      linear(D, rows_, 1);
+      floats(read, D);
+      linear(D, read, outputs - 1);
+    }
+    if (config_.q_lora_rank) linear(*config_.q_lora_rank, read, 1);
+    if (read.all() == 0) return;
+    floats(read, H * config_.v_head_dim);
+    arena_.alloc(shape_.sequences() * static_cast<int64_t>(sizeof(MlaSegment)));
+    if (read.prompt > 0) mla_expanded(read);
+    if (read.decode > 0) mla_absorbed(read.all());
+    linear(H * config_.v_head_dim, read, 1);
+  }
+
+  void mla_expanded(Rows read) {
+    constexpr int64_t kTile = 64;
+    const int64_t width = 2 * lanes_;  // of a tile, in floats
+    const int64_t heads = config_.num_attention_heads;
+    const int64_t expanded = round_up(config_.qk_nope_head_dim, width) + round_up(config_.v_head_dim, width);
+    const int64_t prompts = std::max<int64_t>(shape_.prompts, 1);
+    int64_t longest = shape_.longest_prompt > 0 ? shape_.longest_prompt : (rows_.prompt + prompts - 1) / prompts;
+    longest = std::min(longest, read.prompt);
+    const int64_t splits = (shape_.threads + heads - 1) / heads;
+    const int64_t rows = round_up((longest + splits - 1) / splits, width);
+    const int64_t a_thread = kTile * round_up(config_.mla_latent_width(), lanes_) +
+                             expanded * (config_.kv_lora_rank + kTile) + rows * (config_.qk_head_dim() + 2) +
+                             (kTile + 2) * width;
+    kernel([&] { arena_.floats(round_up(a_thread, 16) * shape_.threads); });
+  }
+
+  // Over all rows of the call, the prompts' included.
+  void mla_absorbed(int64_t rows) {
+    constexpr int64_t kTile = 64, kPartTokens = 128, kMaxParts = 32;
+    const int64_t width = 2 * lanes_, heads = config_.num_attention_heads;
+    const int64_t query = round_up(config_.mla_latent_width(), lanes_), head_stride = round_up(heads, width);
+    const int64_t parts = std::clamp<int64_t>((shape_.context + kPartTokens - 1) / kPartTokens, 1, kMaxParts);
+    kernel([&] {
+      arena_.alloc(rows * kMlaRowBytes);
+      arena_.alloc((rows + 1) * 4);
+      arena_.floats(rows * heads * query);
+      arena_.floats(rows * parts * heads * round_up(config_.kv_lora_rank, lanes_));
+      arena_.floats(rows * parts * head_stride);
+      arena_.floats(rows * parts * head_stride);
+      const int64_t a_thread = head_stride * config_.mla_latent_width() + kTile * (query + width) + width;
+      arena_.floats(round_up(a_thread, 16) * shape_.threads);
+    });
+  }
+
+  void mlp(Rows rows, int64_t width) {
+    floats(rows, width);
+    floats(rows, width);
+    linear(config_.hidden_size, rows, 2);
+    linear(width, rows, 1);
+  }
+
+  // model/layers/latent_moe.cpp.
+  void moe(Rows rows) {
+    const int64_t D = config_.hidden_size, Dl = config_.expert_input_size(), k = config_.num_experts_per_token;
+    const int64_t shared = config_.moe_intermediate_size * config_.num_shared_experts;
+    floats(rows, config_.num_experts);
+    if (config_.has_latent_experts()) floats(rows, Dl);
+    if (shared > 0) {
+      floats(rows, shared);
+      floats(rows, shared);
+    }
+    linear(D, rows, 1 + (config_.has_latent_experts() ? 1 : 0) + (shared > 0 ? 2 : 0));
+    floats(rows, k);  // ids
+    floats(rows, k);  // weights
+    kernel([&] { router_floats(); });
+    if (shape_.streams_experts) kernel([&] { look_ahead(rows); });
+    if (shared > 0) {
+      floats(rows, D);
+      linear(shared, rows, 1);
+    }
+    if (config_.has_latent_experts()) floats(rows, Dl);
+    experts(rows, Dl, k);
+    if (config_.has_latent_experts()) linear(Dl, rows, 1);
+  }
+
+  void router_floats() {
+    arena_.floats(config_.num_experts);
+    arena_.floats(config_.num_experts);
+    arena_.floats(config_.num_expert_group);
+  }
+
+  // model/layers/streamed_experts.cpp: the next layer's router, and lists of experts.
+  void look_ahead(Rows rows) {
+    const int64_t E = config_.num_experts;
+    arena_.alloc(E);
+    arena_.floats(E);
+    floats(rows, config_.hidden_size);
+    floats(rows, E);
+    linear(config_.hidden_size, rows, 1);
+    floats(rows, config_.num_experts_per_token);
+    floats(rows, config_.num_experts_per_token);
+    kernel([&] { router_floats(); });
+    for (int i = 0; i < 3; ++i) arena_.floats(E);
+    arena_.alloc(E);
+  }
+
+  void experts(Rows rows, int64_t Dl, int64_t k) {
+    if (!has_tiles() || rows.prompt == 0 || shape_.mxfp8_experts) return simd_experts(rows.all(), Dl, k);
+    tiled_experts(rows.prompt, Dl, k);
+    const int64_t others = model_.weights.fits_bf16 ? rows.decode : std::max(rows.decode, rows.prompt);
+    if (others > 0) simd_experts(others, Dl, k);
   }
 
   // kernels/moe/experts_simd.inl: hidden activations of a block of tokens that bounds them.
-  void experts(int64_t Dl, int64_t k) {
+  void simd_experts(int64_t tokens, int64_t Dl, int64_t k) {
     constexpr int64_t kHiddenBudgetBytes = int64_t{64} << 20;
     const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
-    const int64_t block = std::clamp<int64_t>(kHiddenBudgetBytes / (k * I * 4), 1, T());
+    const int64_t block = std::min(std::max<int64_t>(kHiddenBudgetBytes / (k * I * 4), 1), tokens);
     kernel([&] {
       arena_.floats(E);
       arena_.floats(E + 1);
@@ -259,13 +366,37 @@ class Walk {
       arena_.floats(block * k * I);
       arena_.floats((product_floats(std::max(Dl, I), block * k) + 2 * kTokenBlock * kRowBlock) * shape_.threads);
       arena_.floats(E);
+      if (shape_.mxfp8_experts) arena_.floats(block * Dl);
       arena_.floats(block * Dl);
+    });
+  }
+
+  // kernels/amx/experts_amx.cpp: packed inputs and hidden activations of token tiles that bound them.
+  void tiled_experts(int64_t tokens, int64_t Dl, int64_t k) {
+    constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;
+    const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
+    const int64_t in = tiles(Dl, kTileColumns) * kPackedBytes, hidden = tiles(I, kTileColumns) * kPackedBytes;
+    const int64_t all = tiles(tokens * k, kTileTokens) + std::min(E, tokens * k);
+    const int64_t most = std::max<int64_t>(std::min(kPackedBudgetBytes / (in + hidden) / 2 * 2, all), 2);
+    kernel([&] {
+      arena_.floats(E);
+      arena_.floats(E + 1);
+      arena_.floats(tokens * k);
+      arena_.floats(E + 1);
+      arena_.alloc(most * in);
+      arena_.alloc(most * hidden);
+      arena_.alloc(std::max(2 * panel_bytes(Dl), panel_bytes(I)) * shape_.threads);
+      arena_.floats(E);
     });
   }
 
   const ModelConfig& config_;
   const ModelCost& model_;
   const StepShape& shape_;
+  const int64_t lanes_;
+  Rows rows_;            // of the step
+  Rows wanted_;          // of them, those behind the last layer's caches
+  int64_t sources_ = 0;  // of the attention residuals, stored
   ArenaModel arena_;
   StepScratch result_;
   int64_t layer_ = 0;
@@ -275,5 +406,21 @@ class Walk {
 }  // namespace
 
 StepScratch step_scratch(const ModelCost& model, const StepShape& shape) { return Walk(model, shape).run(); }
+
+int64_t most_scratch_bytes(const ModelCost& model, const StepLimits& limits, StepShape shape) {
+  const int64_t rows = std::max<int64_t>(limits.rows, 1);
+  const int64_t sequences = std::clamp<int64_t>(limits.sequences, 1, rows);
+  int64_t most = 0;
+  // Prompts alone, decoded tokens alone, and as many of these beside one prompt.
+  for (const int64_t decode : {int64_t{0}, sequences, sequences - 1}) {
+    shape.decode_rows = decode;
+    shape.prompts = decode == 0 ? sequences : (decode < sequences ? 1 : 0);
+    shape.prompt_rows = shape.prompts == 0 ? 0 : rows - decode;
+    shape.longest_prompt = shape.prompt_rows;
+    shape.logit_rows = std::min(limits.logit_rows, shape.rows());
+    most = std::max(most, step_scratch(model, shape).touched_bytes);
+  }
+  return most;
+}
 
 }  // namespace tandem

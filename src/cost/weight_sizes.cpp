@@ -10,6 +10,25 @@ void add(WeightAmount& total, int64_t parameters, int64_t bytes) {
   total.bytes += bytes;
 }
 
+// A matrix of the trunk. `is_last`: of the last layer.
+void add_trunk(WeightSizes& sizes, TensorRole role, bool is_last, int64_t parameters, int64_t bytes) {
+  sizes.num_matrices += 1;
+  add(sizes.trunk, parameters, bytes);
+  if (!is_last) return;
+  switch (role) {
+    // What fills the caches: every row.
+    case TensorRole::kKdaQProj:
+    case TensorRole::kKdaKProj:
+    case TensorRole::kKdaVProj:
+    case TensorRole::kKdaFAProj:
+    case TensorRole::kKdaFBProj:
+    case TensorRole::kKdaBProj:
+    case TensorRole::kMlaKvAProj: return;
+    case TensorRole::kMlaKvBProj: return add(sizes.last_kv_b, parameters, bytes);
+    default: return add(sizes.last_behind_cache, parameters, bytes);
+  }
+}
+
 // Sums tensors of the list, whatever says how each is stored.
 class Sum {
  public:
@@ -18,9 +37,12 @@ class Sum {
     sizes_.experts_per_layer = sizes_.moe_layers > 0 ? config.num_experts : 0;
   }
 
-  void add_tensor(const ExpectedTensor& tensor, int64_t bytes) {
+  // `fits_bf16`: as it is stored, if it is a matrix.
+  void add_tensor(const ExpectedTensor& tensor, int64_t bytes, bool fits_bf16) {
     sizes_.file_bytes += bytes;
     if (!tensor.run) return;
+    sizes_.fits_bf16 &=
+        fits_bf16 || !is_matrix(tensor) || (tensor.group == TensorGroup::kEmbedding && !config_.tie_word_embeddings);
     const int64_t parameters = tensor.num_elements();
     add(sizes_.groups[static_cast<size_t>(tensor.group)], parameters, bytes);
     if (tensor.group == TensorGroup::kRoutedExpert || tensor.group == TensorGroup::kEmbedding) return;
@@ -28,8 +50,12 @@ class Sum {
       sizes_.vector_bytes += f32_copy_elements(tensor) * 4;
       return;
     }
-    sizes_.num_matrices += 1;
-    add(tensor.group == TensorGroup::kHead ? sizes_.head : sizes_.trunk, parameters, bytes);
+    if (tensor.group == TensorGroup::kHead) {
+      sizes_.num_matrices += 1;
+      add(sizes_.head, parameters, bytes);
+      return;
+    }
+    add_trunk(sizes_, tensor.role, tensor.layer + 1 == config_.num_hidden_layers, parameters, bytes);
   }
 
   WeightSizes take() {
@@ -59,30 +85,63 @@ class Sum {
   WeightSizes sizes_;
 };
 
-void add_view(WeightSizes& sizes, WeightAmount& total, const WeightView& view) {
-  if (view.empty()) return;
-  add(total, view.rows * view.cols, view.total_bytes());
-  sizes.num_matrices += 1;
+bool fits_bf16(const WeightView& view) {
+  return view.format == WeightFormat::kBF16 || view.format == WeightFormat::kMxfp4;
 }
 
-void add_mlp(WeightSizes& sizes, const MlpWeights& mlp) {
-  for (const WeightView* w : {&mlp.gate_proj, &mlp.up_proj, &mlp.down_proj}) add_view(sizes, sizes.trunk, *w);
-}
+// The trunk's matrices of one layer, by role.
+class LayerTrunk {
+ public:
+  LayerTrunk(WeightSizes& sizes, bool is_last) : sizes_(sizes), is_last_(is_last) {}
 
-void add_attention(WeightSizes& sizes, const LayerWeights& layer) {
-  if (const auto* kda = std::get_if<KdaLayerWeights>(&layer.attention)) {
-    for (const WeightView* w : {&kda->q_proj, &kda->k_proj, &kda->v_proj, &kda->f_a_proj, &kda->f_b_proj, &kda->b_proj,
-                                &kda->g_proj, &kda->g_a_proj, &kda->g_b_proj, &kda->o_proj}) {
-      add_view(sizes, sizes.trunk, *w);
-    }
-    return;
+  void add_attention(const LayerWeights& layer) {
+    if (const auto* kda = std::get_if<KdaLayerWeights>(&layer.attention)) return add_kda(*kda);
+    const auto& mla = std::get<MlaLayerWeights>(layer.attention);
+    add(TensorRole::kMlaQProj, mla.q_proj);
+    add(TensorRole::kMlaQAProj, mla.q_a_proj);
+    add(TensorRole::kMlaQBProj, mla.q_b_proj);
+    add(TensorRole::kMlaKvAProj, mla.kv_a_proj);
+    add(TensorRole::kMlaKvBProj, mla.kv_b_proj);
+    add(TensorRole::kMlaGProj, mla.g_proj);
+    add(TensorRole::kMlaOProj, mla.o_proj);
   }
-  const auto& mla = std::get<MlaLayerWeights>(layer.attention);
-  for (const WeightView* w :
-       {&mla.q_proj, &mla.q_a_proj, &mla.q_b_proj, &mla.kv_a_proj, &mla.kv_b_proj, &mla.g_proj, &mla.o_proj}) {
-    add_view(sizes, sizes.trunk, *w);
+  void add_mlp(const MlpWeights& mlp) {
+    add(TensorRole::kMlpGateProj, mlp.gate_proj);
+    add(TensorRole::kMlpUpProj, mlp.up_proj);
+    add(TensorRole::kMlpDownProj, mlp.down_proj);
   }
-}
+  void add_moe(const MoeLayerWeights& moe) {
+    add(TensorRole::kRouter, moe.router);
+    add(TensorRole::kLatentDown, moe.latent_down);
+    add(TensorRole::kLatentUp, moe.latent_up);
+    if (!moe.shared_experts) return;
+    add(TensorRole::kSharedGateProj, moe.shared_experts->gate_proj);
+    add(TensorRole::kSharedUpProj, moe.shared_experts->up_proj);
+    add(TensorRole::kSharedDownProj, moe.shared_experts->down_proj);
+  }
+
+ private:
+  void add(TensorRole role, const WeightView& view) {
+    if (view.empty()) return;
+    sizes_.fits_bf16 &= fits_bf16(view);
+    add_trunk(sizes_, role, is_last_, view.rows * view.cols, view.total_bytes());
+  }
+  void add_kda(const KdaLayerWeights& kda) {
+    add(TensorRole::kKdaQProj, kda.q_proj);
+    add(TensorRole::kKdaKProj, kda.k_proj);
+    add(TensorRole::kKdaVProj, kda.v_proj);
+    add(TensorRole::kKdaFAProj, kda.f_a_proj);
+    add(TensorRole::kKdaFBProj, kda.f_b_proj);
+    add(TensorRole::kKdaBProj, kda.b_proj);
+    add(TensorRole::kKdaGProj, kda.g_proj);
+    add(TensorRole::kKdaGAProj, kda.g_a_proj);
+    add(TensorRole::kKdaGBProj, kda.g_b_proj);
+    add(TensorRole::kKdaOProj, kda.o_proj);
+  }
+
+  WeightSizes& sizes_;
+  bool is_last_;
+};
 
 }  // namespace
 
@@ -99,8 +158,9 @@ int64_t WeightSizes::active_parameters(int64_t experts_per_token) const {
 
 WeightSizes released_weight_sizes(const ModelConfig& config) {
   Sum sum(config);
-  for_each_expected_tensor(config,
-                           [&](const ExpectedTensor& tensor) { sum.add_tensor(tensor, tensor.released_bytes()); });
+  for_each_expected_tensor(config, [&](const ExpectedTensor& tensor) {
+    sum.add_tensor(tensor, tensor.released_bytes(), tensor.released != ReleasedForm::kF32);
+  });
   return sum.take();
 }
 
@@ -110,7 +170,8 @@ Result<WeightSizes> stored_weight_sizes(const Checkpoint& checkpoint, const Mode
       checkpoint, config, [&](const ExpectedTensor& tensor, const StoredTensor& stored, std::vector<std::string>&) {
         uint64_t bytes = stored.weight.num_bytes;
         if (stored.scale) bytes += stored.scale->num_bytes;
-        sum.add_tensor(tensor, static_cast<int64_t>(bytes));
+        const bool fits_bf16 = stored.scale.has_value() || stored.weight.dtype == DType::kBF16;
+        sum.add_tensor(tensor, static_cast<int64_t>(bytes), fits_bf16);
       });
   TANDEM_RETURN_IF_ERROR(report.to_status(checkpoint.dir()));
   return sum.take();
@@ -121,17 +182,18 @@ WeightSizes bound_weight_sizes(const ModelWeights& weights) {
   WeightAmount routed;
   int64_t experts = 0;
   for (const LayerWeights& layer : weights.layers) {
-    add_attention(sizes, layer);
+    LayerTrunk trunk(sizes, &layer == &weights.layers.back());
+    trunk.add_attention(layer);
     if (const auto* mlp = std::get_if<MlpWeights>(&layer.feed_forward)) {
-      add_mlp(sizes, *mlp);
+      trunk.add_mlp(*mlp);
       continue;
     }
     const auto& moe = std::get<MoeLayerWeights>(layer.feed_forward);
-    for (const WeightView* w : {&moe.router, &moe.latent_down, &moe.latent_up}) add_view(sizes, sizes.trunk, *w);
-    if (moe.shared_experts) add_mlp(sizes, *moe.shared_experts);
+    trunk.add_moe(moe);
     for (const ExpertWeights& expert : moe.experts) {
       for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) {
         add(routed, w->rows * w->cols, w->total_bytes());
+        sizes.fits_bf16 &= fits_bf16(*w);
       }
     }
     experts += static_cast<int64_t>(moe.experts.size());
@@ -139,7 +201,9 @@ WeightSizes bound_weight_sizes(const ModelWeights& weights) {
     sizes.experts_per_layer = static_cast<int64_t>(moe.experts.size());
   }
   if (experts > 0) sizes.expert = {routed.parameters / experts, routed.bytes / experts};
-  add_view(sizes, sizes.head, weights.lm_head);
+  sizes.num_matrices += 1;
+  sizes.fits_bf16 &= fits_bf16(weights.lm_head);
+  add(sizes.head, weights.lm_head.rows * weights.lm_head.cols, weights.lm_head.total_bytes());
   return sizes;
 }
 

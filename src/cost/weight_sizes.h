@@ -5,6 +5,7 @@
 //   trunk    every matrix that each step multiplies with, but the head; embedding, experts and vectors are not in it
 //   head     the matrix of the logits (the embedding table when tied)
 //   expert   one routed expert: the mean, where experts are stored differently
+//   last layer  behind its caches only the rows whose logits are wanted are computed (model/layers/wanted_rows.h)
 //   Threading: pure functions.
 #pragma once
 
@@ -30,6 +31,11 @@ struct WeightSizes {
   int64_t num_matrices = 0;  // of trunk and head
   int64_t moe_layers = 0;
   int64_t experts_per_layer = 0;
+  // Of the trunk, in the last layer: matrices that only rows with logits meet, not read where there are none; and MLA's
+  // kv_b, which meets every row where there are some.
+  WeightAmount last_behind_cache;
+  WeightAmount last_kv_b;
+  bool fits_bf16 = true;  // every matrix is bf16 or MXFP4, which bf16 holds exactly: kernels/amx
 
   // Of the text model's tensors in the file; zero for bound weights, which know no groups.
   std::array<WeightAmount, kNumTensorGroups> groups{};

@@ -24,13 +24,14 @@ class Runner {
     for (SequenceCache& cache : caches_) cache.reset();
   }
 
-  // Every sequence on its own.
+  // Every sequence on its own; the last token's logits.
   Status prefill(int64_t count, PhaseTimes* times) {
     for (size_t s = 0; s < caches_.size(); ++s) {
       for (int64_t done = 0; done < count;) {
         const int64_t step_tokens = std::min(chunk_, count - done);
-        TANDEM_RETURN_IF_ERROR(step({&caches_[s], 1}, step_tokens, StepMode::kPrefill, times));
         done += step_tokens;
+        const LogitsWanted logits = done == count ? LogitsWanted::kLast : LogitsWanted::kNone;
+        TANDEM_RETURN_IF_ERROR(step({&caches_[s], 1}, step_tokens, {StepMode::kPrefill, logits}, times));
       }
     }
     return Status::ok();
@@ -38,12 +39,17 @@ class Runner {
 
   // All sequences in every step.
   Status decode(int64_t count, PhaseTimes* times) {
-    for (int64_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(step(caches_, 1, StepMode::kDecode, times));
+    const Rows one{StepMode::kDecode, LogitsWanted::kLast};
+    for (int64_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(step(caches_, 1, one, times));
     return Status::ok();
   }
 
  private:
-  Status step(std::span<SequenceCache> caches, int64_t count, StepMode mode, PhaseTimes* times) {
+  struct Rows {
+    StepMode mode;
+    LogitsWanted logits;
+  };
+  Status step(std::span<SequenceCache> caches, int64_t count, Rows rows, PhaseTimes* times) {
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(model_.config().vocab_size - 1));
     plan_.tokens.clear();
     plan_.sequences.clear();
@@ -54,8 +60,8 @@ class Runner {
       plan_.sequences.push_back(SequenceStep{.cache = static_cast<int64_t>(views_.size()),
                                              .num_tokens = count,
                                              .num_computed_tokens = cache.length(),
-                                             .mode = mode,
-                                             .logits = LogitsWanted::kLast,
+                                             .mode = rows.mode,
+                                             .logits = rows.logits,
                                              .captures = {}});
       views_.push_back(cache.view());
     }
@@ -167,15 +173,11 @@ double decode_bytes_per_token(const ModelCost& cost, double depth, int64_t seque
 double decode_flops_per_token(const ModelCost& cost, double depth) { return decode_cost(cost, depth, 1).flops(); }
 
 double prefill_bytes_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk) {
-  const StepCost all = prefill_cost(cost, 0, tokens, chunk);
-  const int64_t other_steps = (tokens + chunk - 1) / chunk - 1;  // each asks for its last token's logits
-  return (all.bytes() + static_cast<double>(other_steps * cost.weights.head.bytes)) / static_cast<double>(tokens);
+  return prefill_cost(cost, 0, tokens, chunk).bytes() / static_cast<double>(tokens);
 }
 
 double prefill_flops_per_token(const ModelCost& cost, int64_t tokens, int64_t chunk) {
-  const StepCost all = prefill_cost(cost, 0, tokens, chunk);
-  const double head = 2.0 * static_cast<double>(cost.weights.head.parameters);
-  return (all.flops() - all.head_flops) / static_cast<double>(tokens) + head;
+  return prefill_cost(cost, 0, tokens, chunk).flops() / static_cast<double>(tokens);
 }
 
 double predicted_tok_s(const ModelCost& cost, const BenchCase& result, int64_t prefill_chunk, const Machine& machine) {

@@ -40,7 +40,7 @@ struct BenchCase {
 };
 
 // Bytes read and operations done for one token (cost/step_cost.h): of a decode step of `sequences` at `depth` tokens,
-// and of a prefill in steps of `chunk` tokens. Every prefilled token is counted with its logits.
+// and of a prefill in steps of `chunk` tokens with the logits of its last one, as prompts are run.
 ModelCost bench_cost(const LoadedModel& model);
 double decode_bytes_per_token(const ModelCost& cost, double depth, int64_t sequences = 1);
 double decode_flops_per_token(const ModelCost& cost, double depth);

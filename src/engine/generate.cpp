@@ -49,7 +49,8 @@ int64_t Generator::reusable_prefix(const std::vector<TokenId>& prompt) const {
   return extends ? static_cast<int64_t>(cached_.size()) : 0;
 }
 
-Result<std::span<const float>> Generator::step(std::span<const TokenId> tokens, StepMode mode) {
+Result<std::span<const float>> Generator::step(std::span<const TokenId> tokens, StepMode mode,
+                                               LogitsWanted logits_wanted) {
   const int64_t needed = cache_.length() + static_cast<int64_t>(tokens.size());
   if (needed > reserved_tokens_) {
     // Half as much again: a long generation grows its page tables a few times, not at every page.
@@ -63,12 +64,13 @@ Result<std::span<const float>> Generator::step(std::span<const TokenId> tokens, 
                                     .num_tokens = static_cast<int64_t>(tokens.size()),
                                     .num_computed_tokens = cache_.length(),
                                     .mode = mode,
-                                    .logits = LogitsWanted::kLast,
+                                    .logits = logits_wanted,
                                     .captures = {}};
   const std::array<SequenceCacheView, 1> views = {cache_.view()};
   const Result<MatrixView<float>> logits = model_.model().forward(model_.exec(), plan_, views, observer_);
   if (!logits.is_ok()) return logits.status();
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
+  if (logits.value().shape[0] == 0) return std::span<const float>();
   return std::span<const float>(logits.value().row(0), static_cast<size_t>(logits.value().shape[1]));
 }
 
@@ -109,9 +111,11 @@ Result<std::span<const float>> Generator::prefill(const GenerateRequest& request
     // Chunks end on the grid anchored at token 0, so that the split does not depend on where the cache ended.
     const int64_t end =
         std::min(static_cast<int64_t>(prompt.size()), (begin / request.prefill_chunk + 1) * request.prefill_chunk);
+    const bool is_last = end == static_cast<int64_t>(prompt.size());
     Result<std::span<const float>> logits =
-        step(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), StepMode::kPrefill);
-    if (!logits.is_ok() || end == static_cast<int64_t>(prompt.size())) return logits;
+        step(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), StepMode::kPrefill,
+             is_last ? LogitsWanted::kLast : LogitsWanted::kNone);
+    if (!logits.is_ok() || is_last) return logits;
     begin = end;
   }
 }
@@ -137,7 +141,7 @@ Status Generator::decode(const GenerateRequest& request, Sampler& sampler, std::
       return Status::ok();
     }
     const std::array<TokenId, 1> next = {token.value()};
-    const Result<std::span<const float>> next_logits = step(next, StepMode::kDecode);
+    const Result<std::span<const float>> next_logits = step(next, StepMode::kDecode, LogitsWanted::kLast);
     if (!next_logits.is_ok()) return next_logits.status();
     logits = next_logits.value();
   }

@@ -67,8 +67,8 @@ class Generator {
   Status decode(const GenerateRequest& request, Sampler& sampler, std::span<const float> logits,
                 FunctionRef<bool(TokenId)> on_token, std::chrono::steady_clock::time_point start,
                 GenerateResult& result);
-  // Runs `tokens` as one step and returns the last row's logits.
-  Result<std::span<const float>> step(std::span<const TokenId> tokens, StepMode mode);
+  // Runs `tokens` as one step and returns the first wanted row's logits; empty if none is wanted.
+  Result<std::span<const float>> step(std::span<const TokenId> tokens, StepMode mode, LogitsWanted logits_wanted);
 
   LoadedModel& model_;
   StepObserver* observer_ = nullptr;

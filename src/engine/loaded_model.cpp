@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "base/thread_placement.h"
 #include "engine/memory_info.h"
+#include "weights/checkpoint_check.h"
 
 namespace tandem {
 namespace {
@@ -48,24 +49,28 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& model_
   return loaded;
 }
 
+// In huge pages, but for what is streamed: all of it, or where memory is short the trunk alone.
 Status LoadedModel::place_weights(const LoadOptions& options) {
   const bool is_int8 = options.trunk == TrunkFormat::kInt8;
-  if (options.weights == WeightPlacement::kMapped) {
-    return is_int8
-               ? Status::invalid(cat(dir_, ": an int8 trunk is made in memory: expected resident weights, not mapped"))
-               : Status::ok();
+  const bool is_streamed = streamed_ != nullptr;
+  if (options.weights == WeightPlacement::kMapped || (is_streamed && streamed_->trunk() != nullptr)) {
+    if (!is_int8) return Status::ok();
+    return Status::invalid(cat(dir_, ": an int8 trunk is made in memory: expected resident weights",
+                               is_streamed ? " and a budget that holds the trunk" : ", not mapped"));
   }
   const bool must = options.weights == WeightPlacement::kResident;
   const int64_t available = available_memory_bytes();  // 0: unknown
   for (const bool experts : {true, false}) {
+    if (experts && is_streamed) continue;
     const ResidentOptions what{.experts = experts, .trunk = options.trunk};
     const auto needed = static_cast<int64_t>(ResidentWeights::bytes_needed(weights_, what));
     const bool last = must || (is_int8 && !experts);  // no smaller way to do what was asked
-    if (last && available > 0 && needed > available) {
+    // A budget has been divided with the trunk in it.
+    if (!is_streamed && last && available > 0 && needed > available) {
       return Status::exhausted(cat(dir_, ": resident weights need ", needed, " bytes of memory, ", available,
                                    " are available; mapped weights need none of their own"));
     }
-    if (!last && needed > available - available / 10) continue;
+    if (!is_streamed && !last && needed > available - available / 10) continue;
     Result<ResidentWeights> resident = ResidentWeights::place(checkpoint_, what, pool_, weights_);
     if (resident.is_ok()) {
       resident_ = std::move(resident).value();
@@ -76,44 +81,37 @@ Status LoadedModel::place_weights(const LoadOptions& options) {
   return Status::ok();
 }
 
-// Within a budget: the trunk in huge pages, unless it is streamed too.
-Status LoadedModel::place_trunk(const LoadOptions& options) {
-  const bool is_int8 = options.trunk == TrunkFormat::kInt8;
-  if (streamed_->trunk() != nullptr || options.weights == WeightPlacement::kMapped) {
-    return is_int8 ? Status::invalid(cat(dir_,
-                                         ": an int8 trunk is made in memory: expected resident weights and a budget "
-                                         "that holds the trunk"))
-                   : Status::ok();
-  }
-  Result<ResidentWeights> resident =
-      ResidentWeights::place(checkpoint_, {.experts = false, .trunk = options.trunk}, pool_, weights_);
-  if (resident.is_ok()) {
-    resident_ = std::move(resident).value();
-    return Status::ok();
-  }
-  return is_int8 || options.weights == WeightPlacement::kResident ? resident.status() : Status::ok();
-}
-
 void LoadedModel::bind_engine_thread() const {
   if (!cpus_.empty()) bind_this_thread(cpus_.front());
+}
+
+// Of any step: what decides its scratch, but for the rows.
+StepShape LoadedModel::step_shape(const LoadOptions& options) const {
+  StepShape shape;
+  shape.context = context_limit_;
+  shape.threads = options.num_threads;
+  shape.kernels = kernels_.backend;
+  shape.streams_experts = true;
+  shape.observed = true;  // there may be an observer
+  shape.mxfp8_experts = options.model.expert_act == ExpertAct::kMxfp8;
+  shape.bf16_activations = options.model.activation_dtype == DType::kBF16;
+  return shape;
 }
 
 // Everything where it lies, or within a budget what stays and what is streamed.
 Status LoadedModel::bind_weights(const LoadOptions& options) {
   const bool may_stream = may_not_fit(checkpoint_, options.memory);
-  Result<ModelWeights> weights = bind_model_weights(checkpoint_, config_, {.streamed_experts = may_stream});
+  CheckpointReport report;
+  Result<ModelWeights> weights =
+      bind_model_weights(checkpoint_, config_, {.streamed_experts = may_stream, .report = &report});
   if (!weights.is_ok()) return weights.status();
   weights_ = std::move(weights).value();
   if (may_stream) {
-    Result<std::unique_ptr<StreamedWeights>> streamed =
-        StreamedWeights::fit({checkpoint_, config_, cache_layout_, arena_}, weights_, options.memory);
+    Result<std::unique_ptr<StreamedWeights>> streamed = StreamedWeights::fit(
+        {checkpoint_, config_, cache_layout_, arena_, report, step_shape(options)}, weights_, options.memory);
     if (!streamed.is_ok()) return streamed.status();
     streamed_ = std::move(streamed).value();
-  }
-  if (may_stream && streamed_ == nullptr) {
-    Result<ModelWeights> resident = bind_model_weights(checkpoint_, config_);
-    if (!resident.is_ok()) return resident.status();
-    weights_ = std::move(resident).value();
+    if (streamed_ == nullptr) TANDEM_RETURN_IF_ERROR(keep_experts(checkpoint_, config_, report, weights_));
   }
   for (const LayerWeights& layer : weights_.layers) {
     if (const auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward)) {
@@ -121,7 +119,7 @@ Status LoadedModel::bind_weights(const LoadOptions& options) {
           check_expert_weights(moe->experts, config_.expert_input_size(), config_.moe_intermediate_size));
     }
   }
-  return streamed_ == nullptr ? place_weights(options) : place_trunk(options);
+  return place_weights(options);
 }
 
 Status LoadedModel::bind(const LoadOptions& options) {

@@ -77,7 +77,7 @@ class LoadedModel {
   Status bind(const LoadOptions& options);
   Status bind_weights(const LoadOptions& options);
   Status place_weights(const LoadOptions& options);
-  Status place_trunk(const LoadOptions& options);
+  StepShape step_shape(const LoadOptions& options) const;
 
   std::string dir_;
   ModelConfig config_;

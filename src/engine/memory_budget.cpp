@@ -8,10 +8,6 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
-constexpr int64_t kExpertScratchBytes = int64_t{64} << 20;  // kernels/moe/experts.h: a block of tokens at most
-constexpr int64_t kThreadScratchBytes = int64_t{16} << 20;
-
 std::string megabytes(int64_t bytes) {
   const int64_t tenths = (bytes + 50'000) / 100'000;
   return cat(tenths / 10, ".", tenths % 10, " MB");
@@ -35,7 +31,7 @@ Status too_small(const MemoryNeeds& needs, std::string_view what, int64_t budget
 Result<MemoryDecision> decide_memory(const MemoryNeeds& needs, std::optional<int64_t> asked, int64_t available) {
   const int64_t budget = asked.value_or(available);
   MemoryDecision decision;
-  if (budget == 0 || without_slots(needs, false) + needs.experts <= budget) return decision;
+  if (budget == 0 || without_slots(needs, false) + needs.embedding + needs.experts <= budget) return decision;
   const int64_t least = needs.least_slots * needs.slot;
   decision.streamed = true;
   decision.budget = budget;
@@ -64,30 +60,10 @@ std::string describe(const MemoryDecision& decision, const MemoryNeeds& needs) {
              megabytes(needs.process));
 }
 
-int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t sequences) {
-  const int64_t D = config.hidden_size;
-  const int64_t stream = (config.max_attn_res_sources() + 6) * D;
-  const int64_t P = config.kda_projection_size();
-  const int64_t H = config.num_attention_heads;
-  const int64_t kda = 12 * P + 4 * config.kda_num_heads;
-  const int64_t mla = H * (3 * config.qk_head_dim() + 3 * config.v_head_dim + config.kv_lora_rank) +
-                      config.q_lora_rank.value_or(0) + 2 * config.mla_latent_width();
-  const int64_t dense = 2 * config.intermediate_size;
-  const int64_t width = config.expert_input_size();
-  const int64_t shared = 2 * config.num_shared_experts * config.moe_intermediate_size;
-  // Router scores twice: those of the next layer are computed beside this one's.
-  const int64_t moe = 3 * config.num_experts + 6 * config.num_experts_per_token + 3 * width + shared + 3 * D;
-  const int64_t routed =
-      std::min(kExpertScratchBytes, rows * config.num_experts_per_token * config.moe_intermediate_size * kFloatBytes);
-  const int64_t activations = rows * (stream + std::max({kda, mla, dense, moe})) * kFloatBytes;
-  const int64_t logits = sequences * (config.vocab_size + 2 * D) * kFloatBytes;
-  return activations + activations / 4 + 2 * routed + logits + kThreadScratchBytes;
-}
-
 Status MemoryKeeper::before_step(int64_t resident) {
   // The trunk's pages are not there yet: what is resident says nothing about what will be.
   if (!std::exchange(trunk_is_resident_, true)) return Status::ok();
-  const int64_t reserve = std::max<int64_t>(reserve_ - static_cast<int64_t>(arena_.capacity_bytes()), 0);
+  const int64_t reserve = std::max<int64_t>(reserve_ - static_cast<int64_t>(arena_.peak_bytes()), 0);
   const auto slot = static_cast<int64_t>(store_.slot_bytes());
   const int64_t committed = resident + reserve + store_.num_untouched_slots() * slot;
   // Two slots of distance before any are taken back: or they would come and go with every page.

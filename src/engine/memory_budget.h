@@ -13,7 +13,6 @@
 
 #include "base/arena.h"
 #include "base/result.h"
-#include "config/model_config.h"
 #include "stream/expert_store.h"
 
 namespace tandem {
@@ -21,16 +20,18 @@ namespace tandem {
 struct MemoryOptions {
   // Of the whole process, in bytes; none: what is available, where a model does not fit.
   std::optional<int64_t> ram_bytes = std::nullopt;
-  int64_t step_rows = 512;     // rows of a step at most, for the scratch to be set aside
-  int64_t step_sequences = 1;  // and sequences
-  int64_t cache_bytes = 0;     // promised to caches beside the first sequence's
-  double cache_share = 0.0;    // of the budget, promised likewise
+  int64_t step_rows = 512;      // rows of a step at most, for the scratch to be set aside
+  int64_t step_sequences = 1;   // and sequences
+  int64_t step_logit_rows = 0;  // rows with logits; 0: one of each sequence
+  int64_t cache_bytes = 0;      // promised to caches beside the first sequence's
+  double cache_share = 0.0;     // of the budget, promised likewise
 };
 
 struct MemoryNeeds {           // bytes
   int64_t process = 0;         // resident before the model is read
   int64_t trunk = 0;           // tensors of the text model but for routed experts
   int64_t trunk_streamed = 0;  // what stays of them when layers are read one by one, and the buffers for that
+  int64_t embedding = 0;       // rows that are looked up; they stay where nothing is streamed
   int64_t experts = 0;         // all of them
   int64_t scratch = 0;         // of one step
   int64_t caches = 0;          // that are promised: states, pools
@@ -52,12 +53,9 @@ Result<MemoryDecision> decide_memory(const MemoryNeeds& needs, std::optional<int
 // One line: what stays and what is streamed.
 std::string describe(const MemoryDecision& decision, const MemoryNeeds& needs);
 
-// An upper estimate of a step's scratch for so many rows: activations, and the logits of one row a sequence.
-int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t sequences);
-
 class MemoryKeeper {
  public:
-  // `reserve` is the scratch that a step may still take beyond what the arena holds. Borrows both.
+  // `reserve` is the scratch that a step may take, what the arena has taken before included. Borrows both.
   MemoryKeeper(int64_t budget, int64_t reserve, ExpertStore& store, const Arena& arena)
       : budget_(budget), reserve_(reserve), store_(store), arena_(arena) {}
 

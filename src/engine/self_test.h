@@ -8,7 +8,8 @@
 //   decode      token by token ≡ prefill, within rounding
 //   reference   the plain-loop kernels ≡ the chosen ones, within rounding, on the first rows
 //   golden      logits of a file ≡ the model's, within rounding
-//   Rounding: engine/test_run.h. Threading: engine thread only.
+//   Of a streamed model the reference is loaded within the same budget, beside as few of the model's experts as a step
+//   needs, and skipped where there is no room for it. Rounding: engine/test_run.h. Threading: engine thread only.
 #pragma once
 
 #include <string>
@@ -26,6 +27,9 @@ struct SelfTestOptions {
   double reference_seconds = 60.0;  // no further row is begun after that
   std::string golden_path;          // empty: <model>/golden_logits.safetensors when it is there
 };
+
+// What the test's steps need beside the weights, for a model that is loaded within a budget.
+MemoryOptions self_test_memory(const ModelConfig& config, const SelfTestOptions& options);
 
 // Each check is told as it is done, in the area "self_test".
 void run_self_test(LoadedModel& model, const SelfTestOptions& options, FunctionRef<void(DoctorCheck)> report);

@@ -4,7 +4,6 @@
 
 #include "base/cat.h"
 #include "engine/memory_info.h"
-#include "weights/checkpoint_check.h"
 
 namespace tandem {
 namespace {
@@ -31,23 +30,34 @@ int64_t bytes_of(const CheckpointReport& report, TensorGroup group) {
   return static_cast<int64_t>(report.by_group[static_cast<size_t>(group)].bytes);
 }
 
+int64_t step_scratch_bytes(const StreamedWeights::Parts& parts, const ModelWeights& weights,
+                           const MemoryOptions& options) {
+  const ModelCost cost{.config = parts.config,
+                       .weights = bound_weight_sizes(weights),
+                       .cache = parts.cache_layout,
+                       .path = AttentionPath::kFast};
+  const int64_t logit_rows = options.step_logit_rows > 0 ? options.step_logit_rows : options.step_sequences;
+  return most_scratch_bytes(
+      cost, {.rows = options.step_rows, .sequences = options.step_sequences, .logit_rows = logit_rows}, parts.step);
+}
+
 Result<MemoryNeeds> needs_of(const StreamedWeights::Parts& parts, ModelWeights& weights, const MemoryOptions& options,
                              int64_t budget) {
   const ModelConfig& config = parts.config;
-  const CheckpointReport report = check_checkpoint(parts.checkpoint, config);
   const Result<uint64_t> slot = ExpertStore::slot_bytes_of(parts.checkpoint, weights);
   if (!slot.is_ok()) return slot.status();
   const Result<TrunkStream::Sizes> layers = TrunkStream::sizes(parts.checkpoint, weights);
   if (!layers.is_ok()) return layers.status();
-  const int64_t embedding = bytes_of(report, TensorGroup::kEmbedding);
+  const int64_t embedding = bytes_of(parts.stored, TensorGroup::kEmbedding);
   MemoryNeeds needs;
   needs.process = resident_bytes();
-  needs.experts = bytes_of(report, TensorGroup::kRoutedExpert);
-  needs.trunk = static_cast<int64_t>(report.text.bytes) - needs.experts - (config.tie_word_embeddings ? 0 : embedding);
+  needs.experts = bytes_of(parts.stored, TensorGroup::kRoutedExpert);
+  needs.trunk =
+      static_cast<int64_t>(parts.stored.text.bytes) - needs.experts - (config.tie_word_embeddings ? 0 : embedding);
+  needs.embedding = config.tie_word_embeddings ? 0 : embedding;
   needs.trunk_streamed = std::max<int64_t>(needs.trunk - static_cast<int64_t>(layers.value().streamed_bytes), 0) +
                          2 * static_cast<int64_t>(layers.value().buffer_bytes);
-  needs.scratch = scratch_bytes(config, options.step_rows, options.step_sequences) +
-                  std::min(embedding, options.step_rows * kFaultBytes);
+  needs.scratch = step_scratch_bytes(parts, weights, options) + std::min(embedding, options.step_rows * kFaultBytes);
   needs.caches = promised_caches(options, budget) + parts.cache_layout.state_bytes() +
                  options.step_rows * parts.cache_layout.latent_bytes_per_token();
   needs.slot = static_cast<int64_t>(slot.value());
@@ -75,6 +85,7 @@ Result<std::unique_ptr<StreamedWeights>> StreamedWeights::fit(const Parts& parts
   if (!decision.is_ok()) return decision.status();
   if (!decision.value().streamed) return std::unique_ptr<StreamedWeights>();
   std::unique_ptr<StreamedWeights> streamed(new StreamedWeights());
+  streamed->budget_bytes_ = budget;
   streamed->promised_cache_bytes_ = promised_caches(options, budget);
   TANDEM_RETURN_IF_ERROR(streamed->start(parts, weights, needs.value(), decision.value()));
   return streamed;

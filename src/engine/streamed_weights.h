@@ -10,10 +10,12 @@
 #include "base/result.h"
 #include "cache/cache_layout.h"
 #include "config/model_config.h"
+#include "cost/step_scratch.h"
 #include "engine/memory_budget.h"
 #include "stream/expert_store.h"
 #include "stream/trunk_stream.h"
 #include "weights/checkpoint.h"
+#include "weights/checkpoint_check.h"
 #include "weights/model_weights.h"
 
 namespace tandem {
@@ -29,6 +31,8 @@ class StreamedWeights {
     const ModelConfig& config;
     const CacheLayout& cache_layout;
     const Arena& arena;
+    const CheckpointReport& stored;  // of binding: what the file holds
+    StepShape step;                  // of any step, but for its rows
   };
   // `weights` are bound with streamed_experts. Null when everything fits. kResourceExhausted below the least budget.
   static Result<std::unique_ptr<StreamedWeights>> fit(const Parts& parts, ModelWeights& weights,
@@ -39,6 +43,7 @@ class StreamedWeights {
   ExpertStore* experts() const { return experts_.get(); }                 // null: the model has none
   TrunkStream* trunk() const { return trunk_.get(); }                     // null: it is resident
   int64_t promised_cache_bytes() const { return promised_cache_bytes_; }  // MemoryOptions' bytes and share
+  int64_t budget_bytes() const { return budget_bytes_; }                  // of the whole process
   const std::string& summary() const { return summary_; }                 // one line: what stays, what is streamed
 
  private:
@@ -49,6 +54,7 @@ class StreamedWeights {
   std::unique_ptr<TrunkStream> trunk_;
   std::optional<MemoryKeeper> keeper_;
   int64_t promised_cache_bytes_ = 0;
+  int64_t budget_bytes_ = 0;
   std::string summary_;
 };
 

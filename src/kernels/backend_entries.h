@@ -36,10 +36,11 @@ TANDEM_DECLARE_BACKEND(portable)
 TANDEM_DECLARE_BACKEND(avx2)
 TANDEM_DECLARE_BACKEND(avx512)
 
-namespace amx {  // the rows of prompts and int8 weights, on AMX tiles; all else is avx512's
-void linear_decode(const ExecContext&, const LinearArgs&);
+namespace amx {  // matrices, on AMX tiles; all else is avx512's
 void linear(const ExecContext&, const LinearArgs&);
+void linear_prefill(const ExecContext&, const LinearArgs&);
 void moe_experts(const ExecContext&, const MoeExpertsArgs&);
+void moe_experts_prefill(const ExecContext&, const MoeExpertsArgs&);
 }  // namespace amx
 
 namespace ref {

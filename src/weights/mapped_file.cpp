@@ -16,6 +16,7 @@ namespace tandem {
 namespace {
 
 uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr uintptr_t kFaultBytes = 65536;  // mapped by one fault, where the file is in the page cache (the default)
 uint64_t page_bytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 struct FileDescriptor {
@@ -72,12 +73,13 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::drop_pages(uint64_t begin, uint64_t count) const {
-  const uint64_t page = page_bytes();
-  const uint64_t first = begin / page * page;
-  const uint64_t last = std::min(begin + count, mapped_bytes_);
+  const auto base = reinterpret_cast<uintptr_t>(base_);
+  const uintptr_t last = base + std::min(begin + count, mapped_bytes_);
+  // From the window on that a fault maps around a page: it brought back what of it was dropped before.
+  const uintptr_t first = std::max((base + begin) / kFaultBytes * kFaultBytes, base);
   if (base_ == nullptr || first >= last) return;
   // Advice: a refusal costs memory, not correctness.
-  (void)::madvise(const_cast<std::byte*>(base_) + first, last - first, MADV_DONTNEED);
+  (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 }  // namespace tandem

@@ -37,6 +37,33 @@ WeightFormat format_of(DType dtype) {
   }
 }
 
+// A copy of a matrix at an address that its element type does not allow.
+void realign(WeightView& view, DType dtype, ModelWeights& weights) {
+  const auto alignment = static_cast<uintptr_t>(dtype_size(dtype));
+  if (reinterpret_cast<uintptr_t>(view.data) % alignment == 0) return;
+  const auto bytes = static_cast<size_t>(view.rows * view.cols) * alignment;
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::memcpy(copy.get(), view.data, bytes);
+  view.data = copy.get();
+  weights.realigned.push_back(std::move(copy));
+}
+
+DType dtype_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kBF16: return DType::kBF16;
+    case WeightFormat::kF16: return DType::kF16;
+    case WeightFormat::kF32: return DType::kF32;
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kInt8: break;
+  }
+  return DType::kU8;  // bytes, which may lie anywhere
+}
+
+bool has_nan_scale(const WeightView& view) {
+  return view.format == WeightFormat::kMxfp4 &&
+         std::memchr(view.scale, kE8M0Nan, static_cast<size_t>(view.rows * view.cols / kMxGroup)) != nullptr;
+}
+
 // Puts each stored tensor where its role says.
 class Binder {
  public:
@@ -200,13 +227,7 @@ class Binder {
       return view;
     }
     view.format = format_of(stored.weight.dtype);
-    const auto alignment = static_cast<uintptr_t>(dtype_size(stored.weight.dtype));
-    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment != 0 && !is_streamed(expected)) {
-      auto copy = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
-      std::memcpy(copy.get(), bytes.data(), bytes.size());
-      view.data = copy.get();
-      weights_.realigned.push_back(std::move(copy));
-    }
+    if (!is_streamed(expected)) realign(view, stored.weight.dtype, weights_);
     return view;
   }
 
@@ -252,7 +273,25 @@ Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const Mode
                                  std::vector<std::string>& misshapen) { binder.bind(expected, stored, misshapen); });
   binder.check_scales(report.scale_bytes, report.misshapen);
   TANDEM_RETURN_IF_ERROR(report.to_status(checkpoint.dir()));
+  if (options.report != nullptr) *options.report = std::move(report);
   return binder.finish();
+}
+
+Status keep_experts(const Checkpoint& checkpoint, const ModelConfig& config, const CheckpointReport& report,
+                    ModelWeights& weights) {
+  const bool scans = report.scale_bytes < kMaxScannedScaleBytes;
+  for (LayerWeights& layer : weights.layers) {
+    auto* moe = std::get_if<MoeLayerWeights>(&layer.feed_forward);
+    if (moe == nullptr) continue;
+    for (ExpertWeights& expert : moe->experts) {
+      for (WeightView* view : {&expert.w1, &expert.w2, &expert.w3}) {
+        // Binding again says which tensor it is.
+        if (scans && has_nan_scale(*view)) TANDEM_RETURN_IF_ERROR(bind_model_weights(checkpoint, config).status());
+        realign(*view, dtype_of(view->format), weights);
+      }
+    }
+  }
+  return Status::ok();
 }
 
 }  // namespace tandem

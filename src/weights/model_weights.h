@@ -19,6 +19,7 @@
 namespace tandem {
 
 class Checkpoint;
+struct CheckpointReport;
 
 struct KdaLayerWeights {
   WeightView q_proj, k_proj, v_proj;  // [P, D]
@@ -86,8 +87,13 @@ struct BindOptions {
   // own. No byte of them is touched, so that no page of theirs enters memory: their scales are checked as they are
   // read, and a view may be at an address that its element type does not allow.
   bool streamed_experts = false;
+  CheckpointReport* report = nullptr;  // receives what the file holds
 };
 Result<ModelWeights> bind_model_weights(const Checkpoint& checkpoint, const ModelConfig& config,
                                         const BindOptions& options = {});
+
+// Does what was left out for streamed experts that stay in memory after all: `weights` are then as bound without.
+Status keep_experts(const Checkpoint& checkpoint, const ModelConfig& config, const CheckpointReport& report,
+                    ModelWeights& weights);
 
 }  // namespace tandem

@@ -124,7 +124,11 @@ class Placer {
     view.scale =
         reinterpret_cast<const uint8_t*>(add(reinterpret_cast<const std::byte*>(view.scale), scale_bytes(view)));
   }
-  const std::vector<Chunk>& chunks() const { return chunks_; }
+  // In the order of the file: a page that a neighbour's fault brought back is dropped with the neighbour.
+  const std::vector<Chunk>& chunks() {
+    std::sort(chunks_.begin(), chunks_.end(), [](const Chunk& a, const Chunk& b) { return a.from < b.from; });
+    return chunks_;
+  }
 
   // The copies that binding made of matrices at odd addresses are not needed once those are placed.
   void free_realigned(ModelWeights& weights) {
@@ -197,8 +201,9 @@ Result<ResidentWeights> ResidentWeights::place(const Checkpoint& checkpoint, con
   Placer placer(arena);
   visit_matrices(weights, options, [&](WeightView& view, Treatment treatment) { placer.place(view, treatment); });
   if (shared) weights.embed_tokens = weights.lm_head;
-  pool.parallel_for(static_cast<int64_t>(placer.chunks().size()),
-                    [&](int64_t i, int) { move_chunk(placer.chunks()[static_cast<size_t>(i)], checkpoint); });
+  const std::vector<Chunk>& chunks = placer.chunks();
+  pool.parallel_for(static_cast<int64_t>(chunks.size()),
+                    [&](int64_t i, int) { move_chunk(chunks[static_cast<size_t>(i)], checkpoint); });
   placer.free_realigned(weights);
   return resident;
 }

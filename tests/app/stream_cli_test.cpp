@@ -112,6 +112,37 @@ TEST(RamBudget, ScoreAndBenchKnowIt) {
   EXPECT_GT(first["stream"]["needed"], 0);
 }
 
+// The checks of the self-test by name, with their verdicts.
+Json self_test_of(const CliResult& result) {
+  const Json document = Json::parse(result.out);
+  Json found = Json::object();
+  for (const Json& check : document["checks"]) {
+    if (check["area"] == "self_test") found[check["name"].get<std::string>()] = check;
+  }
+  return found;
+}
+
+TEST(RamBudget, DoctorTestsAStreamedModel) {
+#ifdef TANDEM_SANITIZED
+  GTEST_SKIP() << "a sanitizer's own memory is larger than the budgets";
+#endif
+  const auto doctor = [](const std::string& ram) {
+    return run_cli({"doctor", wide_model(), "--skip", "cpu,memory,disk", "--threads", "2", "--ram", ram, "--json"});
+  };
+  const CliResult roomy = doctor("110MB");
+  EXPECT_EQ(roomy.exit_code, 0) << roomy.out;
+  Json checks = self_test_of(roomy);
+  EXPECT_NE(checks["load"]["message"].get<std::string>().find("routed experts streamed from disk"), std::string::npos);
+  for (const char* name : {"load", "finite", "chunks", "batch", "decode", "reference"}) {
+    EXPECT_EQ(checks[name]["verdict"], "ok") << checks[name];
+  }
+  // A budget that does not hold a token.
+  const CliResult none = doctor("20MB");
+  EXPECT_EQ(none.exit_code, 0) << none.out;
+  EXPECT_EQ(self_test_of(none)["load"]["verdict"], "skipped");
+  EXPECT_NE(none.out.find("--ram is 20.0 MB, and at least"), std::string::npos) << none.out;
+}
+
 TEST(TraceCommand, WritesTheExpertsOfGeneratedTokens) {
   const TempFolder folder;
   const std::string input =

@@ -1,8 +1,7 @@
-// Predicted memory against models that run: weights, caches, and the peak of the step arena within 2 %.
+// Predicted memory against models that run: weights, caches, and the peak of the step arena, from above within 15 %.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <optional>
+#include <algorithm>
 
 #include "base/cat.h"
 #include "cache/sequence_cache.h"
@@ -21,8 +20,6 @@ using test::for_each_backend;
 using test::random_shape;
 using test::RandomModel;
 using test::SmallShape;
-
-constexpr int64_t kThreads = 2;  // of a BackendFixture
 
 ModelCost cost_of(const ModelConfig& config, const ModelWeights& weights, DType dtype) {
   return {.config = config,
@@ -112,30 +109,33 @@ TEST(HeldToModels, ASequenceAlone) {
   }
 }
 
-// One step of `sequences` equal sequences after `past` tokens each; what the arena held at most.
+// One step of prompts of `tokens` each after `past` tokens, and of `decoded` sequences after as many.
 struct Step {
-  bool is_prefill;
-  int64_t sequences;
-  int64_t tokens;  // of each
+  int64_t prompts;
+  int64_t tokens;
+  int64_t decoded;
   int64_t past;
+  LogitsWanted logits = LogitsWanted::kLast;
 };
 
-int64_t lanes_of(KernelBackend backend) {
-  return backend >= KernelBackend::kAvx512 ? 16 : (backend == KernelBackend::kAvx2 ? 8 : 4);
+int64_t logit_rows(const Step& step) {
+  if (step.logits == LogitsWanted::kNone) return step.decoded;
+  return (step.logits == LogitsWanted::kAll ? step.prompts * step.tokens : step.prompts) + step.decoded;
 }
 
-void run(const ExecContext& ctx, const Model& model, std::vector<SequenceCache>& caches, const Step& step,
-         LogitsWanted logits) {
+void run(const ExecContext& ctx, const Model& model, std::vector<SequenceCache>& caches, const Step& step) {
   StepPlan plan;
   std::vector<SequenceCacheView> views;
   for (SequenceCache& cache : caches) {
-    ASSERT_TRUE(cache.reserve(cache.length() + step.tokens).is_ok());
-    for (int64_t i = 0; i < step.tokens; ++i) plan.tokens.emplace_back(static_cast<int32_t>((7 * i + 3) % 61));
+    const bool is_prompt = static_cast<int64_t>(views.size()) < step.prompts;
+    const int64_t tokens = is_prompt ? step.tokens : 1;
+    ASSERT_TRUE(cache.reserve(cache.length() + tokens).is_ok());
+    for (int64_t i = 0; i < tokens; ++i) plan.tokens.emplace_back(static_cast<int32_t>((7 * i + 3) % 61));
     plan.sequences.push_back({.cache = static_cast<int64_t>(views.size()),
-                              .num_tokens = step.tokens,
+                              .num_tokens = tokens,
                               .num_computed_tokens = cache.length(),
-                              .mode = step.is_prefill ? StepMode::kPrefill : StepMode::kDecode,
-                              .logits = logits,
+                              .mode = is_prompt ? StepMode::kPrefill : StepMode::kDecode,
+                              .logits = is_prompt ? step.logits : LogitsWanted::kLast,
                               .captures = {}});
     views.push_back(cache.view());
   }
@@ -143,44 +143,44 @@ void run(const ExecContext& ctx, const Model& model, std::vector<SequenceCache>&
   ASSERT_TRUE(result.is_ok()) << result.status().message();
 }
 
-// `share`: of everything the model takes that the prediction may be off by; none: only the size is right, for models so
-// small that scratch is most of their memory.
-void expect_scratch(KernelBackend backend, const Model& model, const ModelCost& cost, const Step& step,
-                    std::optional<double> share) {
-  SCOPED_TRACE(cat(step.is_prefill ? "prefill" : "decode", " of ", step.sequences, " × ", step.tokens, " after ",
-                   step.past, step.sequences == 1 ? "" : " each"));
+// Never below the arena's peak, and at most 15 % above.
+void expect_scratch(KernelBackend backend, int threads, const Model& model, const ModelCost& cost, const Step& step) {
+  SCOPED_TRACE(cat(step.prompts, " prompts of ", step.tokens, " and ", step.decoded, " decoded, after ", step.past,
+                   " each, logits ", static_cast<int>(step.logits), ", ", threads, " threads"));
   std::vector<SequenceCache> caches;
-  for (int64_t s = 0; s < step.sequences; ++s) caches.emplace_back(cost.cache);
+  for (int64_t s = 0; s < step.prompts + step.decoded; ++s) caches.emplace_back(cost.cache);
   if (step.past > 0) {
-    BackendFixture before(backend, kThreads);
-    run(before.ctx(), model, caches, {true, step.sequences, step.past, 0}, LogitsWanted::kNone);
+    BackendFixture before(backend, threads);
+    run(before.ctx(), model, caches, {step.prompts + step.decoded, step.past, 0, 0, LogitsWanted::kNone});
   }
-  BackendFixture fresh(backend, kThreads);  // its arena has seen nothing
-  run(fresh.ctx(), model, caches, step, LogitsWanted::kLast);
-  const StepScratch predicted = step_scratch(cost, {.is_prefill = step.is_prefill,
-                                                    .sequences = step.sequences,
-                                                    .rows = step.sequences * step.tokens,
-                                                    .logit_rows = step.sequences,
-                                                    .context = step.past + step.tokens,
-                                                    .threads = kThreads,
-                                                    .lanes = lanes_of(backend)});
-  // A share of what the model takes in all: kernels differ in their scratch from one instruction set to the next.
-  const auto measured = static_cast<double>(fresh.ctx().arena.peak_bytes());
-  const WeightSizes& weights = cost.weights;
-  const int64_t caches_bytes = step.sequences * cost.cache.state_bytes() +
-                               step.sequences * (step.past + step.tokens) * cost.cache.latent_bytes_per_token();
-  const auto others =
-      static_cast<double>(weights.trunk.bytes + weights.head.bytes + weights.routed_bytes() + caches_bytes);
-  const auto peak = static_cast<double>(predicted.peak_bytes);
-  EXPECT_NEAR(peak, measured, share ? *share * (others + measured) : 3 * measured)
-      << "beside " << others << " bytes of weights and caches";
-  EXPECT_GT(peak, measured / 4);
+  BackendFixture fresh(backend, threads);  // its arena has seen nothing
+  run(fresh.ctx(), model, caches, step);
+  StepShape shape;
+  shape.prompt_rows = step.prompts * step.tokens;
+  shape.prompts = step.prompts;
+  shape.decode_rows = step.decoded;
+  shape.logit_rows = logit_rows(step);
+  shape.context = step.past + std::max<int64_t>(step.prompts > 0 ? step.tokens : 0, 1);
+  shape.threads = threads;
+  shape.kernels = backend;
+  const StepScratch predicted = step_scratch(cost, shape);
+  const auto measured = static_cast<int64_t>(fresh.ctx().arena.peak_bytes());
+  EXPECT_GE(predicted.peak_bytes, measured);
+  EXPECT_LE(static_cast<double>(predicted.peak_bytes), 1.15 * static_cast<double>(measured));
+  EXPECT_GE(predicted.touched_bytes, predicted.peak_bytes);
+  EXPECT_GE(predicted.reserved_bytes, predicted.touched_bytes);
+  EXPECT_EQ(predicted.reserved_bytes, static_cast<int64_t>(fresh.ctx().arena.capacity_bytes()));
   EXPECT_EQ(predicted.peak_bytes, predicted.residual_bytes + predicted.layer_bytes);
-  EXPECT_GE(predicted.reserved_bytes, predicted.peak_bytes);
 }
 
-constexpr std::array<Step, 5> kSteps = {
-    {{true, 1, 96, 0}, {true, 1, 33, 80}, {true, 2, 40, 16}, {false, 1, 1, 100}, {false, 9, 1, 20}}};
+constexpr Step kSteps[] = {{1, 96, 0, 0},
+                           {1, 33, 0, 80},
+                           {2, 40, 0, 16},
+                           {0, 0, 1, 100},
+                           {0, 0, 9, 20},
+                           {1, 50, 5, 140},
+                           {1, 40, 0, 8, LogitsWanted::kNone},
+                           {3, 20, 1, 8, LogitsWanted::kAll}};
 
 // Widths like k3-mini's in proportion; random variants of every option.
 TEST(HeldToModels, ArenaOfRandomModels) {
@@ -198,7 +198,7 @@ TEST(HeldToModels, ArenaOfRandomModels) {
   like_mini.latent = 128;
   like_mini.block = 4;
   std::vector<SmallShape> shapes = {like_mini};
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(test::effort(4)); ++seed) shapes.push_back(random_shape(seed));
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(test::effort(12)); ++seed) shapes.push_back(random_shape(seed));
   for_each_backend([&](BackendFixture& backend) {
     if (backend.backend() == KernelBackend::kRef) return;  // loops for reading, with scratch of their own
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -206,8 +206,9 @@ TEST(HeldToModels, ArenaOfRandomModels) {
       const RandomModel model(shapes[i], i);
       const DType dtype = i % 2 == 0 ? DType::kF32 : DType::kBF16;
       const ModelCost cost = cost_of(model.config(), model.weights(), dtype);
-      const std::optional<double> share = i == 0 ? std::optional(0.15) : std::nullopt;
-      for (const Step& step : kSteps) expect_scratch(backend.backend(), model.model(), cost, step, share);
+      for (const Step& step : kSteps) {
+        expect_scratch(backend.backend(), i % 3 == 0 ? 5 : 2, model.model(), cost, step);
+      }
     }
   });
 }
@@ -223,11 +224,39 @@ TEST(HeldToModels, ArenaOfNano) {
   const Model model(config.value(), weights.value(), ModelOptions{});
   const ModelCost cost = cost_of(config.value(), weights.value(), DType::kF32);
   EXPECT_EQ(released_weight_sizes(config.value()).file_bytes, static_cast<int64_t>(checkpoint.value().total_bytes()));
-  const auto table = make_kernel_table(detect_cpu_features(), std::nullopt);
-  ASSERT_TRUE(table.is_ok());
-  for (const Step& step : {Step{true, 1, 192, 0}, Step{false, 1, 1, 64}, Step{false, 8, 1, 16}}) {
-    expect_scratch(table.value().backend, model, cost, step, 0.15);
+  for_each_backend([&](BackendFixture& backend) {
+    if (backend.backend() == KernelBackend::kRef || backend.backend() == KernelBackend::kPortable) return;
+    for (const Step& step : {Step{1, 192, 0, 0}, Step{0, 0, 1, 64}, Step{0, 0, 8, 16}, Step{1, 64, 4, 16}}) {
+      expect_scratch(backend.backend(), 2, model, cost, step);
+    }
+  });
+}
+
+// The most of any step within limits is not below any of them.
+TEST(HeldToModels, TheMostOfStepsWithinLimits) {
+  const RandomModel model(random_shape(3), 3);
+  const ModelCost cost = cost_of(model.config(), model.weights(), DType::kBF16);
+  const StepLimits limits{.rows = 60, .sequences = 6, .logit_rows = 6};
+  StepShape rest;
+  rest.context = 300;
+  rest.threads = 3;
+  const int64_t most = most_scratch_bytes(cost, limits, rest);
+  int64_t seen = 0;
+  for (int64_t decode = 0; decode <= limits.sequences; ++decode) {
+    for (int64_t prompts = 0; prompts + decode <= limits.sequences; ++prompts) {
+      for (int64_t rows = prompts; rows + decode <= limits.rows && prompts + decode > 0; rows += 11) {
+        StepShape shape = rest;
+        shape.prompts = prompts;
+        shape.prompt_rows = prompts == 0 ? 0 : rows;
+        shape.decode_rows = decode;
+        shape.logit_rows = prompts + decode;
+        const int64_t touched = step_scratch(cost, shape).touched_bytes;
+        EXPECT_LE(touched, most) << prompts << " prompts with " << rows << " rows, " << decode << " decoded";
+        seen = std::max(seen, touched);
+      }
+    }
   }
+  EXPECT_LE(static_cast<double>(most), 1.3 * static_cast<double>(seen));
 }
 
 }  // namespace

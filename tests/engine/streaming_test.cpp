@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <fstream>
 
+#include "cost/step_scratch.h"
+#include "engine/generate.h"
 #include "engine/memory_info.h"
 #include "engine/routing_trace.h"
 #include "engine/serving_support.h"
@@ -25,19 +27,20 @@ test::SmallShape wide_shape() {
 
 class StreamingTest : public testing::Test {
  protected:
-  // The model within the least budget that has room for it, and so much for slots beside.
+  // The model within the least budget that has room for it and a few tokens' experts: some are met again.
   static std::unique_ptr<LoadedModel> load_streamed(const std::string& dir) {
     LoadOptions options;
     options.memory.step_rows = 96;
     options.memory.step_sequences = 16;
     options.memory.cache_bytes = 9 * kMB;
-    for (int64_t beside = 0; beside < 200; beside += 4) {
+    for (int64_t beside = 0; beside < 200; beside += 2) {
       options.memory.ram_bytes = resident_bytes() + beside * kMB;
       Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(dir, options);
       if (!model.is_ok()) {
         EXPECT_EQ(model.status().code(), StatusCode::kResourceExhausted) << model.status().message();
         continue;
       }
+      if (model.value()->experts() != nullptr && model.value()->experts()->num_slots() < 64) continue;
       EXPECT_NE(model.value()->experts(), nullptr);
       return std::move(model).value();
     }
@@ -79,6 +82,36 @@ TEST_F(StreamingTest, ServedTogetherWithinABudgetEveryRequestGetsTheTokensItGets
   EXPECT_GT(metrics.expert_misses, 0);
   EXPECT_GT(metrics.expert_hits, 0);
   EXPECT_GT(metrics.expert_bytes_read, 0);
+}
+
+// The budget sets aside what a step of a streamed model takes, its look ahead included.
+TEST_F(StreamingTest, AStepTakesNoMoreScratchThanTheBudgetSetsAside) {
+  const std::unique_ptr<LoadedModel> streamed = load_streamed(random_.dir());
+  ASSERT_NE(streamed, nullptr);
+#ifdef TANDEM_SANITIZED
+  streamed->experts()->set_step_hook(nullptr);
+#endif
+  const ModelCost cost{.config = streamed->config(),
+                       .weights = bound_weight_sizes(streamed->weights()),
+                       .cache = streamed->cache_layout(),
+                       .path = AttentionPath::kFast};
+  StepShape shape;
+  shape.prompt_rows = 96;
+  shape.prompts = 1;
+  shape.context = 96;
+  shape.threads = streamed->exec().pool.num_threads();
+  shape.kernels = streamed->exec().kernels.backend;
+  shape.streams_experts = true;
+  Generator generator(*streamed);
+  GenerateRequest request;
+  request.prompt = test::random_prompt(96, 1, 300);
+  request.prefill_chunk = 96;
+  request.max_tokens = 1;
+  ASSERT_TRUE(generator.run(request, [](TokenId) { return true; }).is_ok());
+  const auto taken = static_cast<int64_t>(streamed->exec().arena.peak_bytes());
+  EXPECT_GE(step_scratch(cost, shape).peak_bytes, taken);
+  EXPECT_LE(static_cast<double>(step_scratch(cost, shape).peak_bytes), 1.15 * static_cast<double>(taken));
+  EXPECT_GE(most_scratch_bytes(cost, {.rows = 96, .sequences = 16, .logit_rows = 16}, shape), taken);
 }
 
 std::vector<std::string> lines_of(const std::string& path) {

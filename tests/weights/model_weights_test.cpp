@@ -274,6 +274,42 @@ TEST(ModelWeightsStorage, MatricesAtOddAddressesAreCopied) {
   EXPECT_EQ(widened(b.weights.value().embed_tokens), expected);
 }
 
+// Bound for a stream and kept after all.
+Status keep_streamed(const FakeCheckpoint& fake, const ModelConfig& config, std::vector<float>& w1) {
+  const auto checkpoint = Checkpoint::open(fake.write());
+  TANDEM_RETURN_IF_ERROR(checkpoint.status());
+  CheckpointReport report;
+  Result<ModelWeights> weights =
+      bind_model_weights(checkpoint.value(), config, {.streamed_experts = true, .report = &report});
+  TANDEM_RETURN_IF_ERROR(weights.status());
+  EXPECT_GT(report.text.bytes, 0u);
+  TANDEM_RETURN_IF_ERROR(keep_experts(checkpoint.value(), config, report, weights.value()));
+  const WeightView& view = std::get<MoeLayerWeights>(weights.value().layers[1].feed_forward).experts[1].w1;
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 2, 0u);
+  w1 = widened(view);
+  return Status::ok();
+}
+
+TEST(ModelWeightsStorage, ExpertsThatWereToBeStreamedCanBeKept) {
+  const ModelConfig config = small_config();
+  const std::string name = cat(kLayer1, "block_sparse_moe.experts.1.w1.weight");
+  FakeCheckpoint fake(config);
+  fake.header_padding = 1;
+  fake.tensors.erase(name + "_packed");
+  fake.tensors.erase(name + "_scale");
+  const std::vector<float> values = test::pattern(64 * 32, 1);
+  fake.tensors[name] = fake_tensor(DType::kF16, {64, 32}, values);
+  std::vector<float> w1;
+  const Status kept = keep_streamed(fake, config, w1);
+  ASSERT_TRUE(kept.is_ok()) << kept.message();
+  EXPECT_EQ(w1, values);
+  // What a stream would find as it reads is found here.
+  const std::string scale = cat(kLayer1, "block_sparse_moe.experts.0.w3.weight_scale");
+  fake.tensors[scale].bytes[5] = '\xff';
+  EXPECT_THAT(keep_streamed(fake, config, w1).message(),
+              HasSubstr(cat(scale, " (model.safetensors) holds the scale 255, a NaN, at element 5")));
+}
+
 TEST(ModelWeightsStorage, ShortLayerPrefixIsAnAlias) {
   const ModelConfig config = small_config();
   FakeCheckpoint fake(config);

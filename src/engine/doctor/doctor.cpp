@@ -44,8 +44,7 @@ class Doctor {
     }
     if (does("disk")) check_disk(checkpoint, tell);
     if (does("sizing") && checkpoint.config && checkpoint.tensors) {
-      check_sizing(count_model_bytes(*checkpoint.config, *checkpoint.tensors), facts_.available_memory_bytes,
-                   random_gb_s_, tell);
+      check_sizing(count_model_bytes(*checkpoint.config, *checkpoint.tensors), available_bytes(), random_gb_s_, tell);
     }
     if (does("self_test") && !options_.model.empty()) test(checkpoint);
     return std::move(report_);
@@ -57,6 +56,8 @@ class Doctor {
     std::error_code error;
     return std::filesystem::is_directory(options_.model, error);
   }
+
+  int64_t available_bytes() const { return options_.ram_bytes.value_or(facts_.available_memory_bytes); }
 
   void add(DoctorCheck check) {
     tell_(check);
@@ -95,17 +96,26 @@ class Doctor {
     const auto skip = [this](std::string why) { add("self_test", "load", Verdict::kSkipped, std::move(why)); };
     if (!checkpoint.can_run()) return skip("the checkpoint is not whole: see above");
     const ModelBytes bytes = count_model_bytes(*checkpoint.config, *checkpoint.tensors);
-    if (facts_.available_memory_bytes > 0 && bytes.whole() > facts_.available_memory_bytes) {
-      return skip(cat("the model takes ", bytes_text(bytes.whole()), " and ", bytes_text(facts_.available_memory_bytes),
-                      " of memory can be used: every step of the test would read it from the drive again"));
+    if (!options_.ram_bytes && available_bytes() > 0 && bytes.whole() > available_bytes()) {
+      return skip(cat("the model takes ", bytes_text(bytes.whole()), " and ", bytes_text(available_bytes()),
+                      " of memory can be used: every step of the test would read experts from the drive, and the whole "
+                      "may take hours; --ram SIZE runs it within that"));
     }
     progress_("running the self-test");
     LoadOptions load;
     load.kernels = options_.kernels;
     load.num_threads = options_.threads.num_threads;
     load.cpus = options_.threads.cpus;
+    load.memory = self_test_memory(*checkpoint.config, options_.self_test);
+    load.memory.ram_bytes = options_.ram_bytes;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::load(options_.model, load);
+    if (!model.is_ok() && options_.ram_bytes && model.status().code() == StatusCode::kResourceExhausted) {
+      return skip(model.status().message());
+    }
     if (!model.is_ok()) return add("self_test", "load", Verdict::kFailed, model.status().message());
+    if (const StreamedWeights* streamed = model.value()->streamed()) {
+      add("self_test", "load", Verdict::kOk, streamed->summary());
+    }
     run_self_test(*model.value(), options_.self_test, [this](DoctorCheck check) { add(std::move(check)); });
     if (options_.write_golden.empty()) return;
     if (report_.has_failed()) {

@@ -23,6 +23,7 @@ struct DoctorOptions {
   uint64_t disk_bytes = uint64_t{1} << 30;  // of that file
   ThreadPlacement threads;
   std::optional<KernelBackend> kernels;  // none: the best of this CPU
+  std::optional<int64_t> ram_bytes;      // of the process in the self-test: what does not fit is streamed from disk
   std::vector<std::string> skip;         // areas
   bool hash = false;
   bool write_hashes = false;

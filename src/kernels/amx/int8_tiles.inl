@@ -146,17 +146,12 @@ TANDEM_INLINE void prefetch_next(const LeftRows& rows, int64_t i) {
   if (rows.next != nullptr) prefetch_step<kRowTiles>(rows.next, rows.stride, i);
 }
 
-// The compiler is told that all of the configuration is read: of the intrinsic's operand it knows eight bytes, and
-// drops the stores of the rest.
-TANDEM_INLINE void load_config(const TileConfig& config) {
-  __asm__ volatile("" : : "m"(config));
-  _tile_loadconfig(&config);
-}
-
 // Tiles of the narrow form: 0 and 1 sums, 2 to 5 left, 6 and 7 right factors; their rows and width are configured.
 TANDEM_INLINE TileConfig narrow_config(int64_t rows, int64_t tokens) {
   TileConfig config;
-  for (const int tile : {0, 1, 6, 7}) config.row_bytes[tile] = static_cast<uint16_t>(16 * tokens);
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = tile >= 2 && tile < 6 ? 64 : static_cast<uint16_t>(16 * tokens);
+  }
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   return config;
 }
@@ -205,6 +200,7 @@ TANDEM_INLINE void multiply_narrow(const LeftRows& rows, const char* packed, int
 // Tiles of the wide form: 0 to 5 sums, 6 a left and 7 a right factor.
 TANDEM_INLINE TileConfig wide_config(int64_t rows) {
   TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = 64;
   for (int tile = 0; tile < 7; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   return config;
 }

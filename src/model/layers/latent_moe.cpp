@@ -6,8 +6,8 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
 #include "kernels/moe/experts.h"
-#include "kernels/moe/router.h"
 #include "kernels/norm/norm.h"
+#include "model/layers/routing.h"
 #include "model/layers/rows.h"
 #include "model/layers/streamed_experts.h"
 
@@ -31,31 +31,6 @@ Status act_and_down(const StepContext& step, const MatrixView<float>& gate, cons
   const std::array<LinearOutput, 1> output = {{{down, y}}};
   TANDEM_RETURN_IF_ERROR(project(step, gate, output));
   return round_activations(step, y);
-}
-
-struct Routing {
-  MatrixView<int32_t> ids;    // [T, k]
-  MatrixView<float> weights;  // [T, k]
-};
-
-Result<Routing> select_experts(const StepContext& step, int64_t layer, const MoeLayerWeights& weights,
-                               const MatrixView<const float>& logits) {
-  const ModelConfig& config = step.config;
-  const int64_t rows = num_rows(step);
-  const int64_t k = config.num_experts_per_token;
-  Routing routing;
-  routing.ids = MatrixView<int32_t>::contiguous(step.exec.arena.alloc<int32_t>(rows * k).data(), {rows, k});
-  routing.weights = alloc_rows(step, rows, k);
-  TANDEM_RETURN_IF_ERROR(router_select(step.exec, {.logits = logits,
-                                                   .bias = as_vector(weights.e_score_correction_bias),
-                                                   .num_groups = config.num_expert_group,
-                                                   .topk_group = config.topk_group,
-                                                   .renormalize = config.moe_renormalize,
-                                                   .scale = static_cast<float>(config.routed_scaling_factor),
-                                                   .topk_ids = routing.ids,
-                                                   .topk_weights = routing.weights}));
-  if (step.observer != nullptr) step.observer->on_router(layer, routing.ids, routing.weights);
-  return routing;
 }
 
 // sum = Σ of the chosen experts on z.
@@ -132,8 +107,9 @@ Status moe_layer(const StepContext& step, int64_t layer, const MoeLayerWeights& 
   TANDEM_RETURN_IF_ERROR(project(step, x, used));
   for (const LinearOutput& output : used.subspan(1)) TANDEM_RETURN_IF_ERROR(round_activations(step, output.y));
 
-  Result<Routing> routing = select_experts(step, layer, weights, logits);
+  const Result<Routing> routing = select_experts(step, weights, logits);
   if (!routing.is_ok()) return routing.status();
+  if (step.observer != nullptr) step.observer->on_router(layer, routing.value().ids, routing.value().weights);
   if (step.experts != nullptr) TANDEM_RETURN_IF_ERROR(request_experts(step, layer, routing.value().ids, ahead));
   // The shared experts first: streamed ones are being read meanwhile.
   MatrixView<float> shared;

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "kernels/linear/linear.h"
-#include "kernels/moe/router.h"
 #include "kernels/norm/norm.h"
+#include "model/layers/routing.h"
 #include "model/layers/rows.h"
 
 namespace tandem {
@@ -58,18 +58,9 @@ Status predict_experts(const StepContext& step, const LookAhead& ahead) {
   const MatrixView<float> logits = alloc_rows(step, rows, moe.router.rows);
   const std::array<LinearOutput, 1> output = {{{moe.router, logits}}};
   TANDEM_RETURN_IF_ERROR(project(step, x, output));
-  const int64_t k = config.num_experts_per_token;
-  const auto ids = MatrixView<int32_t>::contiguous(step.exec.arena.alloc<int32_t>(rows * k).data(), {rows, k});
-  const MatrixView<float> weights = alloc_rows(step, rows, k);
-  TANDEM_RETURN_IF_ERROR(router_select(step.exec, {.logits = logits,
-                                                   .bias = as_vector(moe.e_score_correction_bias),
-                                                   .num_groups = config.num_expert_group,
-                                                   .topk_group = config.topk_group,
-                                                   .renormalize = config.moe_renormalize,
-                                                   .scale = static_cast<float>(config.routed_scaling_factor),
-                                                   .topk_ids = ids,
-                                                   .topk_weights = weights}));
-  step.experts->predict(ahead.layer, by_weight(step, ids, weights));
+  const Result<Routing> routing = select_experts(step, moe, logits);
+  if (!routing.is_ok()) return routing.status();
+  step.experts->predict(ahead.layer, by_weight(step, routing.value().ids, routing.value().weights));
   return Status::ok();
 }
 
