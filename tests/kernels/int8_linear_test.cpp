@@ -286,10 +286,9 @@ TEST(Int8Linear, WideSumsDoNotOverflow) {
       Matrix x(5, cols, std::vector<float>(static_cast<size_t>(5 * cols), value));
       const Matrix y = run_linear(backend.ctx(), x, {weight});
       const double exact = -127.0 * 0x1p-7 * static_cast<double>(value) * static_cast<double>(cols);
-      for (const float sum : y.values()) {
-        ASSERT_NEAR(static_cast<double>(sum), exact,
-                    tolerance_f32(cols, static_cast<float>(std::fabs(exact) / std::sqrt(static_cast<double>(cols)))));
-      }
+      // On tiles only the last conversions round; beyond them an f32 sum does, a term at a time.
+      const double bound = std::fabs(exact) * (cols > 131072 ? static_cast<double>(cols) * 0x1p-24 : 0x1p-22);
+      for (const float sum : y.values()) ASSERT_NEAR(static_cast<double>(sum), exact, bound) << cols << " columns";
     }
   }
 }
