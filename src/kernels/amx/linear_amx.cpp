@@ -111,9 +111,8 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
 namespace amx {
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  for_outputs_of_tiles(
+  linear_by_path(
       ctx, args, [](const WeightView& weight) { return weight.format == WeightFormat::kBF16; }, linear_tiles);
-  ;
 }
 
 }  // namespace amx

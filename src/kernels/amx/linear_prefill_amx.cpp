@@ -106,7 +106,7 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
 namespace amx {
 
 void linear_prefill(const ExecContext& ctx, const LinearArgs& args) {
-  for_outputs_of_tiles(ctx, args, is_exact_in_bf16, linear_tiles);
+  linear_by_path(ctx, args, is_exact_in_bf16, linear_tiles);
 }
 
 }  // namespace amx
