@@ -26,6 +26,7 @@ int64_t lanes_of(KernelBackend kernels) {
     case KernelBackend::kAvx512: return 16;
     case KernelBackend::kAvx2: return 8;
     case KernelBackend::kRef:
+    case KernelBackend::kNeon:
     case KernelBackend::kPortable: return 4;
   }
   return 4;
