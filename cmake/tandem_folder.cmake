@@ -7,12 +7,20 @@ set(TANDEM_AVX512_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma 
 
 set(TANDEM_AMX_FLAGS ${TANDEM_AVX512_FLAGS} -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-bf16 -mamx-int8)
 
+# Sets of the other architecture are not built.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(TANDEM_FOREIGN_SETS "_(avx2|avx512|amx)\\.cpp$")
+else()
+  set(TANDEM_FOREIGN_SETS "_neon\\.cpp$")
+endif()
+
 function(tandem_add_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   list(TRANSFORM TANDEM_LEFT_OUT_${name} PREPEND "^${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE left_out)
   foreach(pattern IN LISTS left_out)
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()
+  list(FILTER sources EXCLUDE REGEX "${TANDEM_FOREIGN_SETS}")
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     set(scope PUBLIC)
@@ -32,6 +40,8 @@ function(tandem_add_folder name)
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${TANDEM_AVX512_FLAGS}")
     elseif(source MATCHES "_amx\\.cpp$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${TANDEM_AMX_FLAGS}")
+    elseif(source MATCHES "_neon\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS TANDEM_VEC_NEON)
     endif()
   endforeach()
 

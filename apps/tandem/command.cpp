@@ -16,7 +16,7 @@ void add_common_flags(CLI::App* command, CommonFlags& flags) {
                       "processors to bind the threads to, as 0-7,16 (default: bound, one cache after the other, where "
                       "there are several third-level caches or memory nodes)");
   command->add_option("--kernels", flags.kernels, "ref | portable | avx2 | avx512 | amx | auto")
-      ->check(CLI::IsMember({"ref", "portable", "avx2", "avx512", "amx", "auto"}))
+      ->check(CLI::IsMember({"ref", "portable", "neon", "avx2", "avx512", "amx", "auto"}))
       ->capture_default_str();
 }
 

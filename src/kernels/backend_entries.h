@@ -1,8 +1,8 @@
 // kernels/backend_entries.h: the entry points of every backend, `tandem::<backend>::<operator>`.
 //
-//   ref is the equation in plain loops. portable, avx2 and avx512 are one algorithm (`<op>_simd.inl`) written over
-//   kernels/simd/ and built once for each instruction set. router_select has one implementation, in ref.
-//   Entries assume arguments that the operator's public function has validated.
+//   ref is the equation in plain loops. portable, neon, avx2 and avx512 are one algorithm (`<op>_simd.inl`) written
+//   over kernels/simd/ and built once for each instruction set. router_select has one implementation, in ref. Entries
+//   assume arguments that the operator's public function has validated.
 #pragma once
 
 #include "kernels/kernel_table.h"
@@ -33,6 +33,7 @@
 namespace tandem {
 TANDEM_DECLARE_BACKEND(ref)
 TANDEM_DECLARE_BACKEND(portable)
+TANDEM_DECLARE_BACKEND(neon)
 TANDEM_DECLARE_BACKEND(avx2)
 TANDEM_DECLARE_BACKEND(avx512)
 

@@ -34,6 +34,14 @@ void lay_portable(KernelTable& table) {
 #undef TANDEM_BACKEND
 }
 
+#if defined(__aarch64__)
+void lay_neon(KernelTable& table) {
+#define TANDEM_BACKEND neon
+  TANDEM_FOR_EACH_OPERATOR(TANDEM_TAKE_ENTRY)
+#undef TANDEM_BACKEND
+}
+#endif
+
 #if defined(__x86_64__)
 void lay_avx2(KernelTable& table) {
 #define TANDEM_BACKEND avx2
@@ -66,6 +74,11 @@ KernelTable table_of(KernelBackend backend) {
   switch (backend) {
     case KernelBackend::kRef: break;
     case KernelBackend::kPortable: lay_portable(table); break;
+#if defined(__aarch64__)
+    case KernelBackend::kNeon: lay_neon(table); break;
+#else
+    case KernelBackend::kNeon: break;  // never available: detect_cpu_features() reports none
+#endif
 #if defined(__x86_64__)
     case KernelBackend::kAvx2: lay_avx2(table); break;
     case KernelBackend::kAvx512: lay_avx512(table); break;
@@ -73,7 +86,7 @@ KernelTable table_of(KernelBackend backend) {
 #else
     case KernelBackend::kAvx2:
     case KernelBackend::kAvx512:
-    case KernelBackend::kAmx: break;  // never available: detect_cpu_features reports none
+    case KernelBackend::kAmx: break;  // likewise
 #endif
   }
   return table;
@@ -104,6 +117,7 @@ std::string_view kernel_backend_name(KernelBackend backend) {
   switch (backend) {
     case KernelBackend::kRef: return "ref";
     case KernelBackend::kPortable: return "portable";
+    case KernelBackend::kNeon: return "neon";
     case KernelBackend::kAvx2: return "avx2";
     case KernelBackend::kAvx512: return "avx512";
     case KernelBackend::kAmx: return "amx";
@@ -121,12 +135,15 @@ CpuFeatures detect_cpu_features() {
   features.avx512 = features.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   features.amx = features.avx512 && has_amx();
+#elif defined(__aarch64__)
+  features.neon = true;
 #endif
   return features;
 }
 
 std::vector<KernelBackend> available_backends(const CpuFeatures& features) {
   std::vector<KernelBackend> backends = {KernelBackend::kRef, KernelBackend::kPortable};
+  if (features.neon) backends.push_back(KernelBackend::kNeon);
   if (features.avx2) backends.push_back(KernelBackend::kAvx2);
   if (features.avx512) backends.push_back(KernelBackend::kAvx512);
   if (features.amx) backends.push_back(KernelBackend::kAmx);
@@ -147,11 +164,11 @@ Result<KernelTable> make_kernel_table(const CpuFeatures& features, std::optional
 
 Result<std::optional<KernelBackend>> parse_kernel_backend(std::string_view name) {
   if (name == "auto") return std::optional<KernelBackend>{};
-  for (const KernelBackend backend : {KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kAvx2,
-                                      KernelBackend::kAvx512, KernelBackend::kAmx}) {
+  for (const KernelBackend backend : {KernelBackend::kRef, KernelBackend::kPortable, KernelBackend::kNeon,
+                                      KernelBackend::kAvx2, KernelBackend::kAvx512, KernelBackend::kAmx}) {
     if (name == kernel_backend_name(backend)) return std::optional<KernelBackend>{backend};
   }
-  return Status::invalid(cat("kernel backend \"", name, "\": expected ref, portable, avx2, avx512, amx or auto"));
+  return Status::invalid(cat("kernel backend \"", name, "\": expected ref, portable, neon, avx2, avx512, amx or auto"));
 }
 
 std::string KernelTable::describe() const {

@@ -25,13 +25,14 @@
 
 namespace tandem {
 
-enum class KernelBackend { kRef, kPortable, kAvx2, kAvx512, kAmx };
-std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portable", "avx2", "avx512", "amx"
+enum class KernelBackend { kRef, kPortable, kNeon, kAvx2, kAvx512, kAmx };
+std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portable", "neon", …
 
 struct CpuFeatures {
   bool avx2 = false;    // AVX2 + FMA + F16C + BMI2
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL
   bool amx = false;     // AMX tiles of bf16 and int8 and AVX-512 BF16, and the system lets this process use them
+  bool neon = false;    // AArch64, all of which have it
 };
 // Asks the system for the use of AMX: before threads are started.
 CpuFeatures detect_cpu_features();
@@ -71,7 +72,7 @@ struct KernelTable {
 // `requested`: nullopt = the best this CPU runs. kUnsupported when the CPU lacks the requested one.
 Result<KernelTable> make_kernel_table(const CpuFeatures& features, std::optional<KernelBackend> requested);
 
-// "ref|portable|avx2|avx512|amx|auto"; "auto" is nullopt inside the Result.
+// "ref|portable|neon|avx2|avx512|amx|auto"; "auto" is nullopt inside the Result.
 Result<std::optional<KernelBackend>> parse_kernel_backend(std::string_view name);
 
 }  // namespace tandem

@@ -53,6 +53,18 @@ TEST(KernelTable, DescribesTheBackendAndWhatDiffersFromIt) {
   EXPECT_EQ(make_kernel_table(kOld, KernelBackend::kRef).value().describe(), "kernels: ref");
 }
 
+TEST(KernelTable, NeonIsThereOnArmAlone) {
+#if defined(__aarch64__)
+  EXPECT_EQ(make_kernel_table(detect_cpu_features(), std::nullopt).value().backend, KernelBackend::kNeon);
+  EXPECT_EQ(make_kernel_table(detect_cpu_features(), std::nullopt).value().linear, &neon::linear);
+#else
+  EXPECT_FALSE(detect_cpu_features().neon);
+  EXPECT_THAT(make_kernel_table(detect_cpu_features(), KernelBackend::kNeon).status().message(),
+              HasSubstr("neon: this CPU lacks its instructions"));
+#endif
+  EXPECT_EQ(parse_kernel_backend("neon").value(), KernelBackend::kNeon);
+}
+
 TEST(KernelTable, ParsesItsOwnNames) {
   for (const KernelBackend backend : available_backends(kAll)) {
     EXPECT_EQ(parse_kernel_backend(kernel_backend_name(backend)).value(), backend);
@@ -60,7 +72,8 @@ TEST(KernelTable, ParsesItsOwnNames) {
   EXPECT_EQ(parse_kernel_backend("auto").value(), std::nullopt);
   const auto refused = parse_kernel_backend("AVX512");
   ASSERT_FALSE(refused.is_ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("\"AVX512\": expected ref, portable, avx2, avx512, amx or auto"));
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("\"AVX512\": expected ref, portable, neon, avx2, avx512, amx or auto"));
 }
 
 TEST(KernelTable, Avx512ImpliesAvx2OnThisMachine) {

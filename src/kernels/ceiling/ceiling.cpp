@@ -24,9 +24,22 @@ struct Loops {
 
 Loops loops_of(KernelBackend backend) {
   switch (backend) {
+#if defined(__x86_64__)
     case KernelBackend::kAmx:
     case KernelBackend::kAvx512: return {avx512::read_streams, avx512::fma_chains, avx512::fma_lanes()};
     case KernelBackend::kAvx2: return {avx2::read_streams, avx2::fma_chains, avx2::fma_lanes()};
+    case KernelBackend::kNeon:
+#elif defined(__aarch64__)
+    case KernelBackend::kNeon: return {neon::read_streams, neon::fma_chains, neon::fma_lanes()};
+    case KernelBackend::kAvx2:
+    case KernelBackend::kAvx512:
+    case KernelBackend::kAmx:
+#else
+    case KernelBackend::kNeon:
+    case KernelBackend::kAvx2:
+    case KernelBackend::kAvx512:
+    case KernelBackend::kAmx:
+#endif
     case KernelBackend::kRef:
     case KernelBackend::kPortable: break;
   }

@@ -13,6 +13,11 @@ float read_streams(const float* data, int64_t count);  // count: a multiple of 8
 float fma_chains(int64_t rounds);
 int fma_lanes();
 }  // namespace portable
+namespace neon {
+float read_streams(const float* data, int64_t count);
+float fma_chains(int64_t rounds);
+int fma_lanes();
+}  // namespace neon
 namespace avx2 {
 float read_streams(const float* data, int64_t count);
 float fma_chains(int64_t rounds);

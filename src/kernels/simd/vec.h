@@ -1,9 +1,9 @@
 // kernels/simd/vec.h: Vec, one register of f32 lanes, in the instruction set this file is being compiled for.
 //
-//   A `<op>_simd.inl` is one algorithm written over Vec; `<op>_{portable,avx2,avx512}.cpp` include it and the file
+//   A `<op>_simd.inl` is one algorithm written over Vec; `<op>_{portable,neon,avx2,avx512}.cpp` include it and the file
 //   suffix sets the compiler flags. What every instruction set provides (namespace tandem::simd, all always inlined):
 //
-//     Vec, Mask, Vec::kLanes                    16 (AVX-512), 8 (AVX2), 4 (portable)
+//     Vec, Mask, Vec::kLanes                    16 (AVX-512), 8 (AVX2), 4 (NEON, portable)
 //     load, store                               kLanes floats, any alignment
 //     load_partial, store_partial(…, n)         the first n lanes, 0 <= n <= kLanes; others read as 0 and memory past
 //                                               the n-th element is never touched
@@ -24,13 +24,16 @@
 //   kernels/simd/vec_math.h adds exp, sigmoid, tanh, softplus. No FTZ/DAZ is assumed anywhere.
 #pragma once
 
-// The compiler's flags choose. A file that chooses by a target pragma instead (the tests do) says which, because GCC
-// 12's C++ front end does not define the macros of such a pragma.
+// The compiler's flags choose, and TANDEM_VEC_NEON, which the build gives to `_neon` files: every AArch64 has NEON. A
+// file that chooses by a target pragma instead (the tests do) says which, because GCC 12's C++ front end does not
+// define the macros of such a pragma.
 #if defined(TANDEM_VEC_AVX512) || \
     (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__))
 #include "kernels/simd/vec_avx512.h"
 #elif defined(TANDEM_VEC_AVX2) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #include "kernels/simd/vec_avx2.h"
+#elif defined(TANDEM_VEC_NEON)
+#include "kernels/simd/vec_neon.h"
 #else
 #include "kernels/simd/vec_portable.h"
 #endif

@@ -44,6 +44,7 @@ struct Product {
   int64_t product_scratch_floats(int64_t cols, int64_t num_tokens); /* a thread needs for such blocks */ \
   }
 TANDEM_DECLARE_PRODUCT(portable)
+TANDEM_DECLARE_PRODUCT(neon)
 TANDEM_DECLARE_PRODUCT(avx2)
 TANDEM_DECLARE_PRODUCT(avx512)
 #undef TANDEM_DECLARE_PRODUCT
