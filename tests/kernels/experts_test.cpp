@@ -204,6 +204,41 @@ TEST(Experts, RowsDoNotDependOnTheBatchOrThreads) {
   }
 }
 
+TEST(Experts, ATokenThatIsNotFiniteStaysAlone) {
+  for_each_backend([](BackendFixture& backend) {
+    Case c(9, 2, 3, 160, 96, WeightFormat::kMxfp4, WeightFormat::kMxfp4, 35);
+    const Matrix clean = c.run(backend.ctx());
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Case broken = c.pick({0, 1, 2, 3, 4, 5, 6, 7, 8});
+      broken.z(4, 130) = bad;
+      const Matrix out = broken.run(backend.ctx());
+      for (int64_t t = 0; t < 9; ++t) {
+        if (t == 4) {
+          EXPECT_TRUE(std::any_of(out.row(t).begin(), out.row(t).end(), [](float v) { return !std::isfinite(v); }));
+        } else {
+          EXPECT_TRUE(all_equal_bits(out.row(t), clean.row(t))) << "row " << t << " beside " << bad;
+        }
+      }
+    }
+  });
+}
+
+// Values far below the largest of their token count as much as they weigh, and a token of zeros gives zeros.
+TEST(Experts, ValuesOfEverySize) {
+  for_each_backend([](BackendFixture& backend) {
+    Case c(6, 2, 3, 224, 64, WeightFormat::kMxfp4, WeightFormat::kMxfp4, 36);
+    for (int64_t d = 0; d < 224; ++d) {
+      c.z(0, d) = 0.f;
+      c.z(1, d) = std::ldexp(c.z(1, d), static_cast<int>(-(d % 40)));
+      c.z(2, d) = std::ldexp(c.z(2, d), -40);
+      c.z(3, d) = d == 200 ? 0.5f : std::ldexp(c.z(3, d), -24);
+    }
+    const Matrix out = c.run(backend.ctx());
+    expect_close_to_double(c, out);
+    for (int64_t d = 0; d < 224; ++d) EXPECT_EQ(out(0, d), 0.f);
+  });
+}
+
 // The contract sums in ascending order of the expert id, whatever the slots' order.
 TEST(Experts, SlotOrderChangesNothing) {
   for_each_backend([](BackendFixture& backend) {
