@@ -69,7 +69,7 @@ const char* format_name(WeightFormat format) {
   return "?";
 }
 
-// `count` matrices of one shape in one buffer, bf16 or MXFP4.
+// `count` matrices of one shape in one buffer, bf16, int8 or MXFP4.
 class WeightPool {
  public:
   WeightPool(WeightFormat format, int64_t rows, int64_t cols, int64_t count) {
@@ -79,16 +79,16 @@ class WeightPool {
     one.format = format;
     const int64_t bytes = rows * one.row_bytes();
     data_.resize(static_cast<size_t>(bytes * count) / 8 + 1);
-    scale_.assign(static_cast<size_t>(format == WeightFormat::kMxfp4 ? rows * (cols / 32) * count : 0), 120);
+    scale_.assign(static_cast<size_t>(rows * one.scale_row_bytes() * count), format == WeightFormat::kInt8 ? 60 : 120);
     std::mt19937_64 engine(1);
     // bf16 of either sign in [0.5, 2): subnormals would measure the microcode instead.
-    const bool plain = format == WeightFormat::kMxfp4;
+    const bool plain = format != WeightFormat::kBF16;
     for (uint64_t& word : data_) {
       word = plain ? engine() : (engine() & 0x80ff80ff80ff80ffu) | 0x3f003f003f003f00u;
     }
     for (int64_t i = 0; i < count; ++i) {
       one.data = reinterpret_cast<const std::byte*>(data_.data()) + i * bytes;
-      one.scale = scale_.empty() ? nullptr : scale_.data() + i * rows * (cols / 32);
+      one.scale = scale_.empty() ? nullptr : scale_.data() + i * rows * one.scale_row_bytes();
       views_.push_back(one);
     }
   }
@@ -197,6 +197,7 @@ void bench_rows(const ExecContext& ctx, const Machine& m, int64_t T) {
 int run(int threads) {
   const WeightPool bf16(WeightFormat::kBF16, 4096, 1024, 64);  // 512 MiB
   const WeightPool mxfp4(WeightFormat::kMxfp4, 4096, 1024, 64);
+  const WeightPool int8(WeightFormat::kInt8, 4096, 1024, 64);
   const WeightPool up(WeightFormat::kMxfp4, 512, 512, 2 * 64 * 16);  // 16 layers of 64 experts
   const WeightPool down(WeightFormat::kMxfp4, 512, 512, 64 * 16);
   for (const KernelBackend backend : available_backends(detect_cpu_features())) {
@@ -210,6 +211,7 @@ int run(int threads) {
                 m.backend.c_str(), threads, m.ceilings.read_gb_s, m.ceilings.f32_gflop_s);
     for (const int64_t T : {1, 4, 16, 64, 512}) {
       bench_linear(ctx, m, WeightFormat::kBF16, T, 1024, 4096, bf16);
+      bench_linear(ctx, m, WeightFormat::kInt8, T, 1024, 4096, int8);
       bench_linear(ctx, m, WeightFormat::kMxfp4, T, 1024, 4096, mxfp4);
     }
     for (const int64_t T : {1, 8, 512}) bench_experts(ctx, m, T, up, down);

@@ -3,7 +3,8 @@
 //
 //   ttft    time to first token, cold and warm, by prompt length; cold and warm runs take turns
 //   decode  tokens a second of several streams at once, between the last one's first token and the first one's last
-//   steady  requests at a fixed rate: time to first token and time per output token
+//   steady  requests at a rate: time to first token and time per output token, of each and altogether. A seed fixes the
+//           prompts and the times they are sent at, so that two servers can be compared request by request
 //   turns   chats of several turns: time to the first token of each later turn, and how much of its prompt was cached
 //
 //   Prompts are random token ids, so that nothing but the warm runs can hit the cache. Results are JSON on stdout.
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -266,36 +268,43 @@ Json measure_decode(const Target& target, int64_t streams, int64_t prompt_tokens
           {"tokens_per_second", spread(rates)}};
 }
 
-Json measure_steady(const Target& target, double rate, double duration, int64_t prompt_tokens, int64_t tokens) {
-  Prompts prompts(target, std::random_device{}());
-  const auto count = static_cast<size_t>(rate * duration);
+// `seed` fixes prompts and times: between two requests lies 1 / rate, a quarter more or less, so that they meet
+// whatever the server does between them at every stage of it.
+Json measure_steady(const Target& target, double rate, double duration, int64_t prompt_tokens, int64_t tokens,
+                    uint32_t seed) {
+  Prompts prompts(target, seed);
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> gap(0.75 / rate, 1.25 / rate);
+  const auto count = std::max<size_t>(static_cast<size_t>(rate * duration), 1);
   // Every second request repeats the prompt before it, so that there are hits.
   std::vector<std::vector<int32_t>> drawn;
   for (size_t i = 0; i < count; ++i) drawn.push_back(i % 2 == 1 ? drawn.back() : prompts.draw(prompt_tokens));
   std::vector<Reply> replies(count);
   std::vector<std::thread> clients;
   const Clock::time_point start = Clock::now();
+  Clock::time_point next = start;
   for (size_t i = 0; i < count; ++i) {
-    std::this_thread::sleep_until(start + std::chrono::duration_cast<Clock::duration>(
-                                              std::chrono::duration<double>(static_cast<double>(i) / rate)));
+    std::this_thread::sleep_until(next);
     clients.emplace_back([&, i] { replies[i] = complete(target, drawn[i], tokens); });
+    next += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random)));
   }
   for (std::thread& client : clients) client.join();
   std::vector<double> ttft, tpot;
   for (const Reply& reply : replies) {
     ttft.push_back(reply.ttft());
-    if (reply.completion_tokens > 1) {
-      tpot.push_back(seconds(reply.frames.front(), reply.frames.back()) /
-                     static_cast<double>(reply.completion_tokens - 1));
-    }
+    tpot.push_back(seconds(reply.frames.front(), reply.frames.back()) /
+                   static_cast<double>(std::max<int64_t>(reply.completion_tokens - 1, 1)));
   }
   return {{"what", "requests at a fixed rate"},
           {"rate_per_second", rate},
           {"requests", count},
           {"prompt_tokens", prompt_tokens},
           {"tokens", tokens},
+          {"seed", seed},
           {"ttft_seconds", spread(ttft)},
           {"tpot_seconds", spread(tpot)},
+          {"ttft_seconds_each", ttft},
+          {"tpot_seconds_each", tpot},
           {"wall_seconds", seconds(start, Clock::now())}};
 }
 
@@ -309,6 +318,7 @@ int main(int argc, char** argv) {
   int64_t repeat = 5, new_tokens = 64, streams = 16, prompt_tokens = 128, tokens = 128;
   int64_t chats = 5, turns = 4, words = 200;
   double rate = 1, duration = 30;
+  std::optional<uint32_t> seed;
   app.add_option("--host", target.host)->capture_default_str();
   app.add_option("--port", target.port)->capture_default_str();
   app.add_option("--model", target.model)->capture_default_str();
@@ -322,6 +332,7 @@ int main(int argc, char** argv) {
   CLI::App* steady = app.add_subcommand("steady", "requests at a fixed rate");
   steady->add_option("--rate", rate, "requests a second")->capture_default_str();
   steady->add_option("--seconds", duration)->capture_default_str();
+  steady->add_option("--seed", seed, "of prompts and times (default: another one each time)");
   CLI::App* turn = app.add_subcommand("turns", "chats of several turns");
   turn->add_option("--chats", chats)->capture_default_str();
   turn->add_option("--turns", turns, "of each chat, at least 2")->check(CLI::Range(2, 1000))->capture_default_str();
@@ -340,6 +351,7 @@ int main(int argc, char** argv) {
   if (*ttft) result = measure_ttft(target, lengths, repeat, new_tokens);
   if (*decode) result = measure_decode(target, streams, prompt_tokens, tokens, repeat);
   if (*turn) result = measure_turns(target, chats, turns, words, tokens);
-  if (*steady) result = measure_steady(target, rate, duration, prompt_tokens, tokens);
+  if (*steady)
+    result = measure_steady(target, rate, duration, prompt_tokens, tokens, seed.value_or(std::random_device{}()));
   std::puts(result.dump(1).c_str());
 }

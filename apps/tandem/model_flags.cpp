@@ -28,7 +28,7 @@ void add_model_flags(CLI::App* command, ModelFlags& flags, CommonFlags& common) 
   command
       ->add_option("--trunk", flags.trunk,
                    "stored | int8: weights of attention, dense and shared MLPs and lm_head as stored, or quantised at "
-                   "load to int8 with a scale for each 64 columns (not exact)")
+                   "load to int8 with a scale for each row (not exact)")
       ->check(CLI::IsMember({"stored", "int8"}))
       ->capture_default_str();
   command->add_option("--context", flags.context, "tokens of a sequence at most (default: what config.json states)")

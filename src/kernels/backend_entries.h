@@ -37,9 +37,11 @@ TANDEM_DECLARE_BACKEND(neon)
 TANDEM_DECLARE_BACKEND(avx2)
 TANDEM_DECLARE_BACKEND(avx512)
 
-namespace amx {  // the rows of prompts, on AMX tiles; all else is avx512's
+namespace amx {  // matrices, on AMX tiles; all else is avx512's
 void linear(const ExecContext&, const LinearArgs&);
+void linear_prefill(const ExecContext&, const LinearArgs&);
 void moe_experts(const ExecContext&, const MoeExpertsArgs&);
+void moe_experts_prefill(const ExecContext&, const MoeExpertsArgs&);
 }  // namespace amx
 
 namespace ref {

@@ -31,7 +31,7 @@ std::string_view kernel_backend_name(KernelBackend backend);  // "ref", "portabl
 struct CpuFeatures {
   bool avx2 = false;    // AVX2 + FMA + F16C + BMI2
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL
-  bool amx = false;     // AMX tiles of bf16 and AVX-512 BF16, and the system lets this process use them
+  bool amx = false;     // AMX tiles of bf16 and int8 and AVX-512 BF16, and the system lets this process use them
   bool neon = false;    // AArch64, all of which have it
 };
 // Asks the system for the use of AMX: before threads are started.

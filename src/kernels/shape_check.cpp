@@ -62,6 +62,9 @@ Status check_weight(const Operand& operand, const WeightView& weight) {
     return unexpected(operand, "at least one row and column", cat("shape [", weight.rows, ", ", weight.cols, "]"));
   }
   if (weight.data == nullptr) return unexpected(operand, "data", kNullPointer);
+  if (weight.format == WeightFormat::kInt8 && weight.scale == nullptr) {
+    return unexpected(operand, "int8 scales", kNullPointer);
+  }
   if (weight.format != WeightFormat::kMxfp4) return Status::ok();
   if (weight.cols % kMxGroup != 0) {
     return unexpected(operand, "an MXFP4 width that is a multiple of 32", weight.cols);

@@ -4,18 +4,22 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace tandem {
 namespace {
 
-// Histogram over ln(1/weight): fine enough that few tokens share the bucket of a cut.
+// Histogram over ln(1/weight): fine enough that few tokens share the bucket of a cut. Weights of 0 have the last bucket
+// to themselves.
 constexpr float kBucketsPerNat = 16.f;
 constexpr size_t kNumBuckets = static_cast<size_t>(kMaxDistance * kBucketsPerNat) + 1;
 
 constexpr size_t kDrawBlock = 512;
 constexpr size_t kLanes = 8;
+
+constexpr int32_t kExponentMask = 0x7f800000u;  // all ones: NaN or infinity
 
 // Ascending keys are descending logits, ties by ascending id; every key is different.
 uint64_t selection_key(float logit, size_t id) {
@@ -54,40 +58,163 @@ uint64_t cut_key(std::span<uint64_t> keys, double need, Measure measure) {
   return keys.front();
 }
 
-// How many tokens, and how much weight, lie in each band of distance.
-struct Histogram {
-  std::array<double, kNumBuckets> count{};
-  std::array<double, kNumBuckets> weight{};
-
-  static size_t bucket_of(float distance) { return static_cast<size_t>(distance * kBucketsPerNat); }
-  // The first bucket at which the running sum of `values` reaches `need`; the last one when none does.
-  static size_t cut_bucket(const std::array<double, kNumBuckets>& values, double need) {
-    double sum = 0.0;
-    for (size_t bucket = 0; bucket < kNumBuckets; ++bucket) {
-      sum += values[bucket];
-      if (sum >= need) return bucket;
+// Sums of a value by bucket. Neighbours often share a bucket: in parts that take turns, no sum waits for the one
+// before.
+class Histogram {
+ public:
+  // value(i) of token i is added to bucket buckets[i].
+  template <class Value>
+  Histogram(std::span<const uint16_t> buckets, Value value) {
+    size_t i = 0;
+    for (; i + kParts <= buckets.size(); i += kParts) {
+      for (size_t part = 0; part < kParts; ++part) sums_[buckets[i + part]][part] += value(i + part);
     }
-    return kNumBuckets - 1;
+    for (; i < buckets.size(); ++i) sums_[buckets[i]][0] += value(i);
   }
+  double sum(size_t bucket) const {
+    const std::array<double, kParts>& parts = sums_[bucket];
+    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
+  }
+  double total() const {
+    double total = 0.0;
+    for (size_t bucket = 0; bucket + 1 < kNumBuckets; ++bucket) total += sum(bucket);
+    return total;
+  }
+
+  struct Cut {
+    size_t bucket = kNumBuckets - 1;
+    double before = 0.0;  // in the buckets in front of it
+  };
+  // The first bucket at which the running sum reaches `need`; the last one when none does.
+  Cut cut(double need) const {
+    Cut cut{.bucket = 0, .before = 0.0};
+    while (cut.bucket + 1 < kNumBuckets && cut.before + sum(cut.bucket) < need) cut.before += sum(cut.bucket++);
+    return cut;
+  }
+
+ private:
+  static constexpr size_t kParts = 4;
+  std::array<std::array<double, kParts>, kNumBuckets> sums_{};
 };
 
-Histogram make_histogram(const SamplerScratch& scratch, Distance distance) {
-  Histogram histogram;
-  for (size_t i = 0; i < scratch.weights.size(); ++i) {
-    if (scratch.weights[i] == 0.f) continue;
-    const size_t bucket = Histogram::bucket_of(distance(scratch.logits[i]));
-    histogram.count[bucket] += 1.0;
-    histogram.weight[bucket] += static_cast<double>(scratch.weights[i]);
+void fill_buckets(SamplerScratch& scratch, Distance distance) {
+  scratch.buckets.resize(scratch.logits.size());
+  for (size_t i = 0; i < scratch.logits.size(); ++i) {
+    const float far = distance(scratch.logits[i]);
+    const float near = far < kMaxDistance ? far : kMaxDistance;
+    scratch.buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(near * kBucketsPerNat));
   }
-  return histogram;
 }
 
-void gather_keys(SamplerScratch& scratch, Distance distance, size_t last_bucket) {
-  scratch.keys.clear();
-  for (size_t i = 0; i < scratch.weights.size(); ++i) {
-    if (scratch.weights[i] == 0.f || Histogram::bucket_of(distance(scratch.logits[i])) > last_bucket) continue;
-    scratch.keys.push_back(selection_key(scratch.logits[i], i));
+// Keys of the tokens in the buckets [first, last], weights of 0 left out. No branch: which tokens it are follows no
+// pattern that a processor could predict.
+std::span<uint64_t> gather_keys(SamplerScratch& scratch, size_t first, size_t last) {
+  scratch.keys.resize(scratch.logits.size());
+  last = std::min(last, kNumBuckets - 2);
+  size_t count = 0;
+  for (size_t i = 0; i < scratch.buckets.size(); ++i) {
+    scratch.keys[count] = selection_key(scratch.logits[i], i);
+    count += size_t{scratch.buckets[i] >= first} & size_t{scratch.buckets[i] <= last};
   }
+  return std::span(scratch.keys).first(count);
+}
+
+// Zeroes the weights of the tokens behind that of `cut`, in the keys' order.
+void drop_behind(SamplerScratch& scratch, uint64_t cut) {
+  const size_t last = id_of(cut);
+  const float logit = scratch.logits[last];
+  const float* logits = scratch.logits.data();
+  float* weights = scratch.weights.data();
+  for (size_t i = 0; i <= last; ++i) weights[i] = logits[i] >= logit ? weights[i] : 0.f;
+  for (size_t i = last + 1; i < scratch.weights.size(); ++i) weights[i] = logits[i] > logit ? weights[i] : 0.f;
+}
+
+// The fewest best tokens whose weight reaches the share `top_p` of all: the key of the last of them; none when rounding
+// leaves the share out of reach.
+std::optional<uint64_t> mass_cut(SamplerScratch& scratch, double top_p) {
+  const std::vector<float>& weights = scratch.weights;
+  const Histogram mass(scratch.buckets, [&](size_t i) { return static_cast<double>(weights[i]); });
+  const double need = top_p * mass.total();
+  const Histogram::Cut cut = mass.cut(need);
+  const std::span<uint64_t> keys = gather_keys(scratch, cut.bucket, cut.bucket);
+  if (keys.empty()) return std::nullopt;
+  return cut_key(keys, need - cut.before, [&](uint64_t key) { return static_cast<double>(weights[id_of(key)]); });
+}
+
+// The top_k best tokens, and of those the fewest best whose weight reaches the share `top_p` of theirs.
+uint64_t count_cut(SamplerScratch& scratch, int64_t top_k, double top_p) {
+  const Histogram count(scratch.buckets, [](size_t) { return 1.0; });
+  std::span<uint64_t> keys = gather_keys(scratch, 0, count.cut(static_cast<double>(top_k)).bucket);
+  const uint64_t cut = cut_key(keys, static_cast<double>(top_k), [](uint64_t) { return 1.0; });
+  if (top_p >= 1.0) return cut;
+  const auto end = std::remove_if(keys.begin(), keys.end(), [&](uint64_t key) { return key > cut; });
+  keys = keys.first(static_cast<size_t>(end - keys.begin()));
+  const auto weight_of = [&](uint64_t key) { return static_cast<double>(scratch.weights[id_of(key)]); };
+  double total = 0.0;
+  for (const uint64_t key : keys) total += weight_of(key);
+  return cut_key(keys, top_p * total, weight_of);
+}
+
+// Four lanes, which every processor we run on has: compilers do not find them in a loop of comparisons and selections.
+using Floats = float __attribute__((vector_size(16)));
+using Words = int32_t __attribute__((vector_size(16)));
+constexpr size_t kWidth = 4;
+constexpr size_t kScanVectors = 4;  // chains that do not wait for each other
+constexpr size_t kScanBlock = 1024;
+
+struct Scan {
+  float best = -INFINITY;
+  size_t block = 0;  // where the best one is met first
+  bool is_finite = true;
+};
+
+// Of one block, whose length is a multiple of all lanes.
+void scan_block(std::span<const float> logits, Floats& best, Words& bad) {
+  Floats high[kScanVectors];
+  Words found[kScanVectors];
+  for (size_t v = 0; v < kScanVectors; ++v) {
+    high[v] = best;
+    found[v] = bad;
+  }
+  for (size_t i = 0; i < logits.size(); i += kScanVectors * kWidth) {
+    for (size_t v = 0; v < kScanVectors; ++v) {
+      Floats x;
+      std::memcpy(&x, logits.data() + i + v * kWidth, sizeof x);
+      high[v] = x > high[v] ? x : high[v];
+      found[v] |= (std::bit_cast<Words>(x) & kExponentMask) == kExponentMask;
+    }
+  }
+  for (size_t v = 0; v < kScanVectors; ++v) {
+    best = high[v] > best ? high[v] : best;
+    bad |= found[v];
+  }
+}
+
+Scan scan(std::span<const float> logits) {
+  Scan result;
+  Words bad = {};
+  for (size_t begin = 0; begin < logits.size(); begin += kScanBlock) {
+    const std::span<const float> block = logits.subspan(begin, std::min(kScanBlock, logits.size() - begin));
+    Floats high = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    const size_t whole = block.size() / (kScanVectors * kWidth) * (kScanVectors * kWidth);
+    scan_block(block.first(whole), high, bad);
+    float best = std::max(std::max(high[0], high[1]), std::max(high[2], high[3]));
+    for (const float logit : block.subspan(whole)) {
+      best = logit > best ? logit : best;
+      bad[0] |= (std::bit_cast<int32_t>(logit) & kExponentMask) == kExponentMask ? -1 : 0;
+    }
+    if (best > result.best) {
+      result.best = best;
+      result.block = begin;
+    }
+  }
+  result.is_finite = (bad[0] | bad[1] | bad[2] | bad[3]) == 0;
+  return result;
+}
+
+int32_t index_of_best(std::span<const float> logits, const Scan& found) {
+  const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(found.block);
+  return static_cast<int32_t>(std::find(begin, logits.end(), found.best) - logits.begin());
 }
 
 }  // namespace
@@ -116,16 +243,15 @@ float decay_weight(float distance) {
 }
 
 std::optional<int32_t> arg_max(std::span<const float> logits) {
-  std::array<float, kLanes> lane;
-  lane.fill(-INFINITY);
-  size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) lane[j] = logits[i + j] > lane[j] ? logits[i + j] : lane[j];
-  }
-  for (; i < logits.size(); ++i) lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
-  const float best = *std::max_element(lane.begin(), lane.end());
-  if (best == -INFINITY) return std::nullopt;
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), best) - logits.begin());
+  const Scan found = scan(logits);
+  if (found.best == -INFINITY) return std::nullopt;
+  return index_of_best(logits, found);
+}
+
+std::optional<int32_t> finite_arg_max(std::span<const float> logits) {
+  const Scan found = scan(logits);
+  if (logits.empty() || !found.is_finite) return std::nullopt;
+  return index_of_best(logits, found);
 }
 
 void compute_weights(SamplerScratch& scratch, Distance distance) {
@@ -137,31 +263,15 @@ void compute_weights(SamplerScratch& scratch, Distance distance) {
 }
 
 void keep_most_probable(SamplerScratch& scratch, Distance distance, int64_t top_k, double top_p, double min_p) {
-  std::vector<float>& weights = scratch.weights;
-  const bool by_count = top_k > 0 && static_cast<size_t>(top_k) < weights.size();
+  const bool by_count = top_k > 0 && static_cast<size_t>(top_k) < scratch.weights.size();
   const bool by_mass = top_p < 1.0;
   if (by_count || by_mass) {
-    const auto weight_of = [&](uint64_t key) { return static_cast<double>(weights[id_of(key)]); };
-    const Histogram histogram = make_histogram(scratch, distance);
-    double total = 0.0;
-    for (const double weight : histogram.weight) total += weight;
-    gather_keys(scratch, distance,
-                by_count ? Histogram::cut_bucket(histogram.count, static_cast<double>(top_k))
-                         : Histogram::cut_bucket(histogram.weight, top_p * total));
-    uint64_t cut = UINT64_MAX;
-    if (by_count) {
-      cut = cut_key(scratch.keys, static_cast<double>(top_k), [](uint64_t) { return 1.0; });
-      std::erase_if(scratch.keys, [&](uint64_t key) { return key > cut; });
-      total = 0.0;
-      for (const uint64_t key : scratch.keys) total += weight_of(key);
-    }
-    if (by_mass) cut = cut_key(scratch.keys, top_p * total, weight_of);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (selection_key(scratch.logits[i], i) > cut) weights[i] = 0.f;
-    }
+    fill_buckets(scratch, distance);
+    const std::optional<uint64_t> cut = by_count ? count_cut(scratch, top_k, top_p) : mass_cut(scratch, top_p);
+    if (cut) drop_behind(scratch, *cut);
   }
   if (min_p > 0.0) {
-    for (float& weight : weights) weight = static_cast<double>(weight) >= min_p ? weight : 0.f;
+    for (float& weight : scratch.weights) weight = static_cast<double>(weight) >= min_p ? weight : 0.f;
   }
 }
 

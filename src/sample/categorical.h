@@ -1,7 +1,8 @@
 // sample/categorical.h: the arithmetic of a draw: logits to weights, the kept set, the choice.
 //
 //   Only IEEE additions, multiplications and comparisons in a fixed order, no library exp: results are bitwise the same
-//   on every platform. Cost for V tokens: a few passes over V, and a selection among the tokens near the cut; no sort.
+//   on every platform. Cost for V tokens: a few passes over V that vectorise, and a selection among the tokens near the
+//   cut; no sort.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@ float decay_weight(float distance);
 // The largest logit's index, ties to the lowest; nullopt when all are −infinity. No NaN, no +infinity.
 std::optional<int32_t> arg_max(std::span<const float> logits);
 
+// The same in one pass with the proof that all are finite; nullopt when one is NaN or infinite, and when there is none.
+std::optional<int32_t> finite_arg_max(std::span<const float> logits);
+
 // How far a logit lies below the best one, in nats after temperature.
 struct Distance {
   float max_logit = 0.f;
@@ -26,7 +30,7 @@ struct Distance {
   float operator()(float logit) const { return (max_logit - logit) * inverse_temperature; }
 };
 
-// scratch.weights[i] = exp(−distance(scratch.logits[i])).
+// scratch.weights[i] = exp(−distance(scratch.logits[i])), and 0 from kMaxDistance on.
 void compute_weights(SamplerScratch& scratch, Distance distance);
 
 // Zeroes the weights that top_k, top_p and min_p drop, in that order. top_k ≤ 0, top_p ≥ 1 and min_p = 0 are off.

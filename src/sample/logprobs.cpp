@@ -25,6 +25,31 @@ Status check_logits(std::span<const float> logits) {
   return check_finite(logits);
 }
 
+Status check_token(std::span<const float> logits, TokenId token) {
+  if (token.value >= 0 && static_cast<size_t>(token.value) < logits.size()) return Status::ok();
+  return Status::invalid(cat("token ", token.value, ": expected an id in [0, ", logits.size(), ")"));
+}
+
+Status check_count(int64_t count) {
+  if (count >= 0) return Status::ok();
+  return Status::invalid(cat("top_logprobs: expected a count of at least 0, found ", count));
+}
+
+float logprob_of(float logit, double log_sum) { return static_cast<float>(static_cast<double>(logit) - log_sum); }
+
+void best_logprobs(std::span<const float> logits, int64_t count, double log_sum, std::vector<TokenLogprob>& out) {
+  out.clear();
+  if (count == 0) return;
+  out.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) out[i] = {TokenId(static_cast<int32_t>(i)), logits[i]};
+  const auto best = out.begin() + std::min(count, static_cast<int64_t>(out.size()));
+  std::partial_sort(out.begin(), best, out.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  out.erase(best, out.end());
+  for (TokenLogprob& entry : out) entry.logprob = logprob_of(entry.logprob, log_sum);
+}
+
 }  // namespace
 
 Status check_finite(std::span<const float> logits) {
@@ -51,24 +76,24 @@ Status log_softmax(std::span<const float> logits, std::span<float> out) {
 
 Result<float> token_logprob(std::span<const float> logits, TokenId token) {
   TANDEM_RETURN_IF_ERROR(check_logits(logits));
-  if (token.value < 0 || static_cast<size_t>(token.value) >= logits.size()) {
-    return Status::invalid(cat("token ", token.value, ": expected an id in [0, ", logits.size(), ")"));
-  }
-  return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(token.value)]) - log_sum_exp(logits));
+  TANDEM_RETURN_IF_ERROR(check_token(logits, token));
+  return logprob_of(logits[static_cast<size_t>(token.value)], log_sum_exp(logits));
+}
+
+Result<float> token_logprob(std::span<const float> logits, TokenId token, int64_t count,
+                            std::vector<TokenLogprob>& top) {
+  TANDEM_RETURN_IF_ERROR(check_logits(logits));
+  TANDEM_RETURN_IF_ERROR(check_token(logits, token));
+  TANDEM_RETURN_IF_ERROR(check_count(count));
+  const double log_sum = log_sum_exp(logits);
+  best_logprobs(logits, count, log_sum, top);
+  return logprob_of(logits[static_cast<size_t>(token.value)], log_sum);
 }
 
 Status top_logprobs(std::span<const float> logits, int64_t count, std::vector<TokenLogprob>& out) {
   TANDEM_RETURN_IF_ERROR(check_logits(logits));
-  if (count < 0) return Status::invalid(cat("top_logprobs: expected a count of at least 0, found ", count));
-  out.resize(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) out[i] = {TokenId(static_cast<int32_t>(i)), logits[i]};
-  const auto best = out.begin() + std::min(count, static_cast<int64_t>(out.size()));
-  std::partial_sort(out.begin(), best, out.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
-    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
-  });
-  out.erase(best, out.end());
-  const double log_sum = log_sum_exp(logits);
-  for (TokenLogprob& entry : out) entry.logprob = static_cast<float>(static_cast<double>(entry.logprob) - log_sum);
+  TANDEM_RETURN_IF_ERROR(check_count(count));
+  best_logprobs(logits, count, log_sum_exp(logits), out);
   return Status::ok();
 }
 

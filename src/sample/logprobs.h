@@ -25,6 +25,9 @@ Status check_finite(std::span<const float> logits);
 Status log_softmax(std::span<const float> logits, std::span<float> out);  // out may be logits
 
 Result<float> token_logprob(std::span<const float> logits, TokenId token);
+// The same, and the `count` most probable tokens in `top`, as top_logprobs(): with one sum over the vocabulary.
+Result<float> token_logprob(std::span<const float> logits, TokenId token, int64_t count,
+                            std::vector<TokenLogprob>& top);
 
 // The `count` most probable tokens, best first, ties to the lower id; all of them when count exceeds the vocabulary.
 Status top_logprobs(std::span<const float> logits, int64_t count, std::vector<TokenLogprob>& out);

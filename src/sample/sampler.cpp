@@ -87,6 +87,10 @@ Result<TokenId> Sampler::sample(std::span<const float> logits, SamplerScratch& s
   if (static_cast<int64_t>(logits.size()) != vocab_size_) {
     return Status::invalid(cat("logits: expected ", vocab_size_, " of them, found ", logits.size()));
   }
+  if (params_.is_greedy() && params_.logit_bias.empty() && seen_.empty()) {
+    const std::optional<int32_t> best = finite_arg_max(logits);
+    return best ? Result<TokenId>(TokenId(*best)) : Result<TokenId>(check_finite(logits));
+  }
   TANDEM_RETURN_IF_ERROR(check_finite(logits));
   scratch.logits.assign(logits.begin(), logits.end());
   adjust_logits(scratch.logits);
@@ -97,7 +101,6 @@ Result<TokenId> Sampler::sample(std::span<const float> logits, SamplerScratch& s
 
   const Distance distance{scratch.logits[static_cast<size_t>(*best)], static_cast<float>(1.0 / params_.temperature)};
   compute_weights(scratch, distance);
-  scratch.keys.reserve(logits.size());
   keep_most_probable(scratch, distance, params_.top_k, params_.top_p, params_.min_p);
   return TokenId(draw(scratch, philox_uniform(seed_, static_cast<uint64_t>(num_accepted_))));
 }

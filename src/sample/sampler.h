@@ -59,6 +59,7 @@ struct SamplingParams {
 struct SamplerScratch {
   std::vector<float> logits;       // after bias and penalties
   std::vector<float> weights;      // exp((l − max) / temperature), 0 outside the kept set
+  std::vector<uint16_t> buckets;   // of the distance to the best, by token
   std::vector<uint64_t> keys;      // candidates of a partial selection
   std::vector<double> block_sums;  // of weights
 };

@@ -17,8 +17,15 @@ bool HttpWorkers::run(std::function<void()> task) {
     const std::lock_guard lock(mu_);
     if (is_stopped_) return false;
     tasks_.push_back(std::move(task));
+    if (!take_wake_locked()) return true;
   }
   has_task_.notify_one();
+  return true;
+}
+
+bool HttpWorkers::take_wake_locked() {
+  if (tasks_.empty() || num_idle_ == 0 || is_waking_) return false;
+  is_waking_ = true;
   return true;
 }
 
@@ -35,13 +42,21 @@ void HttpWorkers::stop() {
 void HttpWorkers::work() {
   for (;;) {
     std::function<void()> task;
+    bool must_wake = false;
     {
       std::unique_lock lock(mu_);
-      has_task_.wait(lock, [this] { return is_stopped_ || !tasks_.empty(); });
+      while (!is_stopped_ && tasks_.empty()) {
+        ++num_idle_;
+        has_task_.wait(lock);
+        --num_idle_;
+        is_waking_ = false;
+      }
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      must_wake = take_wake_locked();
     }
+    if (must_wake) has_task_.notify_one();
     try {
       task();
     } catch (const std::exception& problem) {

@@ -1,5 +1,8 @@
 // server/http_workers.h: threads that run handlers, apart from those that move bytes; and order among the tasks of one
 // exchange. Any thread. Tasks throw nothing; what a library throws in one is caught and reported.
+//
+//   Who queues tasks wakes at most one worker, and none while one is on its way: an engine that queues a task for each
+//   reply of a step pays for one system call. A worker that leaves tasks behind wakes the next.
 #pragma once
 
 #include <condition_variable>
@@ -26,12 +29,15 @@ class HttpWorkers {
 
  private:
   void work();
+  bool take_wake_locked();  // true: the caller wakes a worker
 
   std::function<void(const std::string&)> on_problem_;
   std::mutex mu_;
   std::condition_variable has_task_;
   std::deque<std::function<void()>> tasks_;  // guarded by mu_
   bool is_stopped_ = false;                  // guarded by mu_
+  int num_idle_ = 0;                         // workers that wait; guarded by mu_
+  bool is_waking_ = false;                   // one of them was notified and has not come yet; guarded by mu_
   std::vector<std::thread> threads_;
 };
 

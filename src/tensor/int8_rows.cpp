@@ -1,52 +1,45 @@
 #include "tensor/int8_rows.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "tensor/weight_view.h"
 
 namespace tandem {
 namespace {
 
-constexpr uint16_t kBf16Nan = 0x7fc0;
+// The smallest f32 of 16 significant bits >= x, for x >= 0. A carry into the exponent is right as it is.
+float round_up_to_16_bits(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0xffu) & ~0xffu); }
 
-// Bits of the smallest bf16 >= x, for x >= 0.
-uint16_t round_up_to_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits >> 16) + ((bits & 0xffff) != 0 ? 1 : 0));
+// The bits of magnitudes order as integers, with infinities and NaN last.
+float largest_magnitude(std::span<const float> values) {
+  uint32_t largest = 0;
+  for (const float value : values) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return std::bit_cast<float>(largest);
 }
 
 }  // namespace
 
-void int8_quantize_row(std::span<const float> values, std::byte* out) {
-  constexpr auto kGroup = static_cast<size_t>(kInt8GroupColumns);
-  auto* codes = reinterpret_cast<int8_t*>(out);
-  std::byte* scales = out + values.size();
-  for (size_t begin = 0; begin < values.size(); begin += kGroup, scales += 2) {
-    const size_t end = std::min(values.size(), begin + kGroup);
-    // The bits of magnitudes order as integers, with infinities and NaN last.
-    uint32_t largest = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu;
-      largest = magnitude > largest ? magnitude : largest;
-    }
-    const float max_abs = std::bit_cast<float>(largest);
-    const uint16_t stored = std::isfinite(max_abs) ? round_up_to_bf16(max_abs / 127.f) : kBf16Nan;
-    std::memcpy(scales, &stored, sizeof stored);
-    const auto scale = std::bit_cast<float>(static_cast<uint32_t>(stored) << 16);
-    if (stored == 0 || stored == kBf16Nan) {
-      std::memset(codes + begin, 0, end - begin);
-      continue;
-    }
-    // Adding 1.5 · 2^23 leaves the nearest integer in the low bits of the sum.
-    for (size_t i = begin; i < end; ++i) {
-      const float shifted = values[i] / scale + 0x1.8p23f;
-      codes[i] = static_cast<int8_t>(std::bit_cast<uint32_t>(shifted) & 0xff);
-    }
+float int8_quantize_row(std::span<const float> values, int8_t* codes) {
+  WeightView row;
+  row.cols = static_cast<int64_t>(values.size());
+  row.format = WeightFormat::kInt8;
+  std::memset(codes, 0, static_cast<size_t>(row.row_bytes()));
+  const float largest = largest_magnitude(values);
+  if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
+  const float scale = round_up_to_16_bits(largest / 127.f);
+  if (scale == 0.f) return 0.f;
+  // Adding 1.5 · 2^23 leaves the nearest integer in the low bits of the sum.
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float shifted = values[i] / scale + 0x1.8p23f;
+    codes[i] = static_cast<int8_t>(std::bit_cast<uint32_t>(shifted) & 0xff);
   }
+  return scale;
 }
 
 }  // namespace tandem

@@ -80,11 +80,9 @@ void weight_row_to_f32(const WeightView& weight, int64_t row, std::span<float> o
     }
     case WeightFormat::kInt8: {
       const auto* codes = static_cast<const int8_t*>(one.data);
-      for (size_t c = 0; c < out.size(); ++c) {
-        bf16 scale;
-        std::memcpy(static_cast<void*>(&scale), codes + out.size() + 2 * (c / kInt8GroupColumns), sizeof scale);
-        out[c] = static_cast<float>(codes[c]) * to_f32(scale);
-      }
+      float scale = 0.f;
+      std::memcpy(&scale, one.scale, sizeof scale);
+      for (size_t c = 0; c < out.size(); ++c) out[c] = static_cast<float>(codes[c]) * scale;
       return;
     }
     case WeightFormat::kMxfp4: {

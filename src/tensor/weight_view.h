@@ -2,9 +2,11 @@
 //
 //   W is [rows, cols], row-major, y = x Wᵀ. kMxfp4: `data` holds two E2M1 codes a byte ([rows, cols/2], low
 //   nibble = even column) and `scale` one E8M0 byte per 32 columns ([rows, cols/32]); see tensor/mxfp4.h.
-//   kInt8: a row is its `cols` signed codes, then one bf16 scale per 64 columns (the last group may be shorter); the
-//   value is code · scale, exact in f32. Rows follow each other without padding. Made at load
-//   (weights/resident_weights.h); no file stores it.
+//   kInt8: `data` holds rows of signed codes, each filled up with zero codes to a multiple of 64, and `scale` one f32 a
+//   row ([rows], at any address); the value is code · scale, exact in f32 (tensor/int8_rows.h). A row fills whole cache
+//   lines, so a tile of rows is read without a line twice and the tail of a row without a mask; the scales lie apart,
+//   sixteen to a line, since in the row they would cost a line each. Made at load (weights/resident_weights.h); no file
+//   stores it.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +16,11 @@ namespace tandem {
 
 enum class WeightFormat : uint8_t { kF32, kF16, kBF16, kMxfp4, kInt8 };
 
-inline constexpr int64_t kInt8GroupColumns = 64;
+inline constexpr int64_t kInt8RowAlign = 64;  // bytes, hence columns
 
 struct WeightView {
   const void* data = nullptr;
-  const uint8_t* scale = nullptr;  // kMxfp4 only
+  const uint8_t* scale = nullptr;  // kMxfp4, and the bytes of kInt8's f32
   int64_t rows = 0;
   int64_t cols = 0;
   WeightFormat format = WeightFormat::kBF16;
@@ -31,16 +33,20 @@ struct WeightView {
       case WeightFormat::kF16:
       case WeightFormat::kBF16: return cols * 2;
       case WeightFormat::kMxfp4: return cols / 2;
-      case WeightFormat::kInt8: return cols + 2 * ((cols + kInt8GroupColumns - 1) / kInt8GroupColumns);
+      case WeightFormat::kInt8: return (cols + kInt8RowAlign - 1) / kInt8RowAlign * kInt8RowAlign;
     }
     return 0;
   }
-  int64_t total_bytes() const { return rows * (row_bytes() + (format == WeightFormat::kMxfp4 ? cols / 32 : 0)); }
+  int64_t scale_row_bytes() const {
+    if (format == WeightFormat::kMxfp4) return cols / 32;
+    return format == WeightFormat::kInt8 ? static_cast<int64_t>(sizeof(float)) : 0;
+  }
+  int64_t total_bytes() const { return rows * (row_bytes() + scale_row_bytes()); }
 
   WeightView slice_rows(int64_t begin, int64_t count) const {
     WeightView view = *this;
     view.data = static_cast<const std::byte*>(data) + begin * row_bytes();
-    if (scale != nullptr) view.scale = scale + begin * (cols / 32);
+    if (scale != nullptr) view.scale = scale + begin * scale_row_bytes();
     view.rows = count;
     return view;
   }

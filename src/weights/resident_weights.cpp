@@ -86,7 +86,8 @@ uint64_t arena_share(const WeightView& view) {
 
 // Rows of one matrix, or plain bytes, on their way into the arena.
 struct Chunk {
-  WeightView rows;  // to be quantised; empty: plain bytes
+  WeightView rows;           // to be quantised; empty: plain bytes
+  std::byte* scale = nullptr;  // theirs
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   uint64_t count = 0;  // source bytes
@@ -100,7 +101,8 @@ void move_chunk(const Chunk& chunk, const Checkpoint& checkpoint) {
     const int64_t row_bytes = as_int8(chunk.rows).row_bytes();
     for (int64_t r = 0; r < chunk.rows.rows; ++r) {
       weight_row_to_f32(chunk.rows, r, row);
-      int8_quantize_row(row, chunk.to + r * row_bytes);
+      const float scale = int8_quantize_row(row, reinterpret_cast<int8_t*>(chunk.to + r * row_bytes));
+      std::memcpy(chunk.scale + r * static_cast<int64_t>(sizeof scale), &scale, sizeof scale);
     }
   }
   checkpoint.drop_pages({chunk.from, chunk.count});
@@ -141,11 +143,13 @@ class Placer {
   void quantize(WeightView& view) {
     WeightView placed = as_int8(view);
     placed.data = next_;
+    std::byte* const scales = next_ + round_up(static_cast<uint64_t>(placed.rows * placed.row_bytes()), kLine);
+    placed.scale = reinterpret_cast<const uint8_t*>(scales);
     const int64_t each = std::max<int64_t>(static_cast<int64_t>(kChunkBytes) / view.row_bytes(), 1);
     for (int64_t row = 0; row < view.rows; row += each) {
       const WeightView rows = view.slice_rows(row, std::min(each, view.rows - row));
-      chunks_.push_back({rows, static_cast<const std::byte*>(rows.data), next_ + row * placed.row_bytes(),
-                         static_cast<uint64_t>(rows.rows * rows.row_bytes())});
+      chunks_.push_back({rows, scales + row * placed.scale_row_bytes(), static_cast<const std::byte*>(rows.data),
+                         next_ + row * placed.row_bytes(), static_cast<uint64_t>(rows.rows * rows.row_bytes())});
     }
     next_ += arena_share(placed);
     view = placed;
@@ -155,7 +159,7 @@ class Placer {
     std::byte* const to = next_;
     next_ += round_up(count, kLine);
     for (uint64_t done = 0; done < count; done += kChunkBytes) {
-      chunks_.push_back({WeightView{}, from + done, to + done, std::min(kChunkBytes, count - done)});
+      chunks_.push_back({WeightView{}, nullptr, from + done, to + done, std::min(kChunkBytes, count - done)});
     }
     return to;
   }

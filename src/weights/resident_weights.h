@@ -22,7 +22,7 @@ enum class TrunkFormat : uint8_t {
   kStored,  // as the file has it
   // WeightFormat::kInt8: half the bytes of bf16. Every matrix of the trunk, lm_head included; not the router, which
   // chooses experts, not kv_b_proj, which the absorbed attention reads by column, and not the embedding, norms, taps
-  // and biases. Each weight is off by at most half the scale of its 64 columns (tensor/int8_rows.h).
+  // and biases. Each weight is off by at most half the scale of its row (tensor/int8_rows.h).
   kInt8,
 };
 

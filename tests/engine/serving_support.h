@@ -73,6 +73,7 @@ class Clients {
 inline std::unique_ptr<LoadedModel> load_model(const std::string& dir, std::optional<int64_t> context = std::nullopt) {
   LoadOptions options;
   options.context = context;
+  options.num_threads = 2;  // rows and draws run on the pool
   auto model = LoadedModel::load(dir, options);
   TANDEM_CHECK(model.is_ok(), model.status().message());
   return std::move(model).value();

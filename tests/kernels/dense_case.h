@@ -100,7 +100,7 @@ class StoredWeight {
   WeightView view() const {
     WeightView view;
     view.data = bytes_.data();
-    view.scale = format_ == WeightFormat::kMxfp4 ? scale_.data() : nullptr;
+    view.scale = scale_.empty() ? nullptr : scale_.data();
     view.rows = rows_;
     view.cols = cols_;
     view.format = format_;
@@ -124,9 +124,11 @@ class StoredWeight {
     } else if (format_ == WeightFormat::kInt8) {
       const WeightView packed = view();
       bytes_.resize(static_cast<size_t>(packed.rows * packed.row_bytes()));
+      scale_.resize(static_cast<size_t>(packed.rows * packed.scale_row_bytes()));
       for (int64_t r = 0; r < rows_; ++r) {
-        int8_quantize_row({values_.data() + r * cols_, static_cast<size_t>(cols_)},
-                          reinterpret_cast<std::byte*>(bytes_.data()) + r * packed.row_bytes());
+        const float scale = int8_quantize_row({values_.data() + r * cols_, static_cast<size_t>(cols_)},
+                                              reinterpret_cast<int8_t*>(bytes_.data()) + r * packed.row_bytes());
+        std::memcpy(scale_.data() + r * packed.scale_row_bytes(), &scale, sizeof scale);
       }
     } else {
       bytes_.resize(count * 2);

@@ -49,6 +49,26 @@ TEST(Logprobs, TopIsOrderedWithTiesToTheLowerId) {
   EXPECT_TRUE(top.empty());
 }
 
+TEST(Logprobs, ATokensOwnComesWithTheBestOnesAtTheSameNumbers) {
+  std::vector<float> logits(1000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(static_cast<float>(i)) * 7.f;
+  std::vector<TokenLogprob> top, expected;
+  for (const int64_t count : {0, 1, 20}) {
+    const TokenId token(static_cast<int32_t>(37 * count));
+    const Result<float> own = token_logprob(logits, token, count, top);
+    ASSERT_TRUE(own.is_ok());
+    EXPECT_EQ(own.value(), token_logprob(logits, token).value());
+    ASSERT_TRUE(top_logprobs(logits, count, expected).is_ok());
+    ASSERT_EQ(top.size(), expected.size());
+    for (size_t i = 0; i < top.size(); ++i) {
+      EXPECT_EQ(top[i].token, expected[i].token);
+      EXPECT_EQ(top[i].logprob, expected[i].logprob);
+    }
+  }
+  EXPECT_EQ(token_logprob(logits, TokenId(1000), 1, top).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(token_logprob(logits, TokenId(0), -1, top).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(Logprobs, BadInputIsNamed) {
   std::vector<float> out(2);
   std::vector<TokenLogprob> top;

@@ -178,22 +178,19 @@ TEST(ResidentWeights, CopiesMadeForAlignmentAreFreed) {
   EXPECT_EQ(values_of(trunk_of(model.weights)), values);
 }
 
-// Half a scale from the stored values, whatever a scale is: at most 1/254 of the largest magnitude in 64 columns, and a
-// scale is rounded up to bf16.
+// Half a scale from the stored values, whatever a scale is: at most 1/254 of the largest magnitude in the row, and a
+// scale is rounded up to 16 bits.
 void expect_quantised(const std::vector<float>& stored, const WeightView& view) {
   ASSERT_EQ(view.format, WeightFormat::kInt8);
   const std::vector<float> found = widened(view);
   for (int64_t r = 0; r < view.rows; ++r) {
-    for (int64_t begin = 0; begin < view.cols; begin += 64) {
-      const int64_t end = std::min(view.cols, begin + 64);
-      float largest = 0;
-      for (int64_t c = begin; c < end; ++c) {
-        largest = std::max(largest, std::fabs(stored[static_cast<size_t>(r * view.cols + c)]));
-      }
-      for (int64_t c = begin; c < end; ++c) {
-        const auto i = static_cast<size_t>(r * view.cols + c);
-        ASSERT_LE(std::fabs(found[i] - stored[i]), largest / 254.f * (1 + 0x1.1p-7f)) << "row " << r << " column " << c;
-      }
+    float largest = 0;
+    for (int64_t c = 0; c < view.cols; ++c) {
+      largest = std::max(largest, std::fabs(stored[static_cast<size_t>(r * view.cols + c)]));
+    }
+    for (int64_t c = 0; c < view.cols; ++c) {
+      const auto i = static_cast<size_t>(r * view.cols + c);
+      ASSERT_LE(std::fabs(found[i] - stored[i]), largest / 254.f * (1 + 0x1p-14f)) << "row " << r << " column " << c;
     }
   }
 }

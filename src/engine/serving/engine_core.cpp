@@ -87,7 +87,12 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(LoadedModel& model, const
 
 EngineCore::EngineCore(LoadedModel& model, const ServingOptions& options, RequestLog& log,
                        std::unique_ptr<HybridCache> cache)
-    : model_(model), options_(options), log_(log), cache_(std::move(cache)), memory_(*cache_, options.swap_bytes) {
+    : model_(model),
+      options_(options),
+      log_(log),
+      cache_(std::move(cache)),
+      memory_(*cache_, options.swap_bytes),
+      scratch_(static_cast<size_t>(model.exec().pool.num_threads())) {
   SchedulerOptions scheduler = options.scheduler;
   scheduler.max_waiting += kMaxWaitingBeyond;
   scheduler.replay_generated = options.deterministic;

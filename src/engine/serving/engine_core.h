@@ -3,7 +3,8 @@
 //   A step: scheduler.plan → StepPlan with the cache's views and captures → Model::forward → sample → commit → tokens
 //   to the scheduler. What a step found out is delivered to the sinks afterwards, by deliver(). A fault stays where it
 //   is: logits that are not finite end their request, a forward that fails ends the requests in it, and their caches
-//   are given up; the others go on. Threading: engine thread only. A warm decode step allocates nothing.
+//   are given up; the others go on. Threading: engine thread only; the draws of a step's rows run on the model's pool.
+//   A warm decode step allocates nothing.
 #pragma once
 
 #include <chrono>
@@ -70,6 +71,8 @@ class EngineCore {
     SequenceOwner owner;
     int64_t logits_begin = 0;  // rows of the logits
     int64_t logits_count = 0;
+    size_t draws_begin = 0;  // in draws_
+    size_t draws_end = 0;
     Status error;
   };
   struct Draw {  // a candidate's token
@@ -79,6 +82,12 @@ class EngineCore {
     std::optional<float> logprob;
     size_t top_begin = 0;
     size_t top_count = 0;
+  };
+
+  struct SampleScratch {
+    SamplerScratch sampler;
+    std::vector<TokenLogprob> top;   // the vocabulary
+    std::vector<float> stop_logits;  // put aside while min_tokens keeps them from being drawn
   };
 
   EngineCore(LoadedModel& model, const ServingOptions& options, RequestLog& log, std::unique_ptr<HybridCache> cache);
@@ -96,9 +105,11 @@ class EngineCore {
   void note_admitted(const SchedulerStep& step);
   void build_plan(const SchedulerStep& step);
   void sample_rows(const MatrixView<float>& logits);
-  void sample_row(size_t index, const MatrixView<float>& logits);
+  void plan_draws(size_t index);
   Status read_prompt_logprobs(const StepRow& row, const MatrixView<float>& logits);
-  Status sample_candidate(size_t index, Candidate& candidate, std::span<float> logits);
+  Status sample_row(const StepRow& row, const MatrixView<float>& logits, SampleScratch& scratch);
+  Status sample_candidate(const EngineRequest& request, Draw& draw, std::span<float> logits, SampleScratch& scratch);
+  static std::span<float> last_logits(const StepRow& row, const MatrixView<float>& logits);
   void commit_rows(const MatrixView<float>& logits);
   void apply_rows();
   void apply_draws(StepRow& row, std::span<Draw> draws);
@@ -132,10 +143,8 @@ class EngineCore {
   std::vector<SequenceCacheView> views_;
   std::vector<StepRow> rows_;
   std::vector<Draw> draws_;
-  std::vector<TokenLogprob> tops_;         // of draws_ and deliveries_
-  std::vector<TokenLogprob> top_scratch_;  // the vocabulary
-  std::vector<float> stop_logits_;         // put aside while min_tokens keeps them from being drawn
-  SamplerScratch scratch_;
+  std::vector<TokenLogprob> tops_;      // of draws_ and deliveries_
+  std::vector<SampleScratch> scratch_;  // of each thread of the pool
   std::vector<Delivery> deliveries_;
 
   int64_t unaudited_steps_ = 0;

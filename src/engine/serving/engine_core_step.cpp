@@ -3,19 +3,11 @@
 
 #include "base/cat.h"
 #include "engine/serving/engine_core.h"
-#include "sample/logprobs.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kPrefillGrid = 16;  // where a prefill may begin without changing its bits
-
-// Far below every real logit, and far enough from the end of f32 for penalties and temperatures.
-constexpr float kNeverDrawn = -1e30f;
-
-std::span<float> logits_row(const MatrixView<float>& logits, int64_t row) {
-  return {logits.row(row), static_cast<size_t>(logits.shape[1])};
-}
 
 }  // namespace
 
@@ -121,89 +113,6 @@ bool EngineCore::is_last_prompt_row(const StepRow& row) const {
   return row.owner.candidate == nullptr && row.scheduled.is_last;
 }
 
-void EngineCore::sample_rows(const MatrixView<float>& logits) {
-  draws_.clear();
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    if (rows_[i].logits_count > 0) sample_row(i, logits);
-  }
-}
-
-void EngineCore::sample_row(size_t index, const MatrixView<float>& logits) {
-  StepRow& row = rows_[index];
-  ActiveRequest& request = *row.owner.request;
-  if (row.logits_count > 1 || !row.scheduled.is_last) {
-    row.error = read_prompt_logprobs(row, logits);
-    if (!row.error.is_ok()) return;
-  }
-  if (!row.scheduled.is_last) return;
-  const std::span<float> last = logits_row(logits, row.logits_begin + row.logits_count - 1);
-  if (row.owner.candidate != nullptr) {
-    row.error = sample_candidate(index, *row.owner.candidate, last);
-    return;
-  }
-  if (request.max_new_tokens == 0) row.error = check_finite(last);
-  for (Candidate& candidate : request.candidates) {
-    if (request.max_new_tokens == 0 || !shares_lead(candidate)) continue;
-    row.error = sample_candidate(index, candidate, last);
-    if (!row.error.is_ok()) return;
-  }
-}
-
-// Row i of the prompt says how probable token i + 1 is.
-Status EngineCore::read_prompt_logprobs(const StepRow& row, const MatrixView<float>& logits) {
-  ActiveRequest& request = *row.owner.request;
-  const std::span<const TokenId> tokens = scheduler_->tokens(row.scheduled.id);
-  for (int64_t i = 0; i < row.logits_count; ++i) {
-    const int64_t position = row.scheduled.begin + i + 1;
-    if (position >= request.prompt_tokens) break;
-    const std::span<const float> values = logits_row(logits, row.logits_begin + i);
-    TokenOutput& output = request.prompt_outputs[static_cast<size_t>(position)];
-    output.token = tokens[static_cast<size_t>(position)];
-    const Result<float> logprob = token_logprob(values, output.token);
-    if (!logprob.is_ok()) return logprob.status();
-    output.logprob = logprob.value();
-    const int64_t wanted = request.request.logprobs.value_or(0);
-    if (wanted == 0) continue;
-    TANDEM_RETURN_IF_ERROR(top_logprobs(values, wanted, top_scratch_));
-    output.top.assign(top_scratch_.begin(), top_scratch_.end());
-  }
-  return Status::ok();
-}
-
-Status EngineCore::sample_candidate(size_t index, Candidate& candidate, std::span<float> logits) {
-  const EngineRequest& request = rows_[index].owner.request->request;
-  const bool must_go_on = candidate.num_generated < request.min_tokens;
-  stop_logits_.clear();
-  if (must_go_on) {
-    TANDEM_RETURN_IF_ERROR(check_finite(logits));
-    for (const TokenId stop : request.stop_tokens) {
-      float& logit = logits[static_cast<size_t>(stop.value)];
-      stop_logits_.push_back(logit);
-      logit = kNeverDrawn;
-    }
-  }
-  const Result<TokenId> token = candidate.sampler.sample(logits, scratch_);
-  // Backwards: a token listed twice gets its first value back.
-  for (size_t i = stop_logits_.size(); i-- > 0;) {
-    logits[static_cast<size_t>(request.stop_tokens[i].value)] = stop_logits_[i];
-  }
-  if (!token.is_ok()) return token.status();
-  Draw& draw = draws_.emplace_back();
-  draw.row = index;
-  draw.candidate = &candidate;
-  draw.token = token.value();
-  if (!request.logprobs) return Status::ok();
-  const Result<float> logprob = token_logprob(logits, draw.token);
-  if (!logprob.is_ok()) return logprob.status();
-  draw.logprob = logprob.value();
-  if (*request.logprobs == 0) return Status::ok();
-  TANDEM_RETURN_IF_ERROR(top_logprobs(logits, *request.logprobs, top_scratch_));
-  draw.top_begin = tops_.size();
-  draw.top_count = top_scratch_.size();
-  tops_.insert(tops_.end(), top_scratch_.begin(), top_scratch_.end());
-  return Status::ok();
-}
-
 // What a row with an error computed must never be found in the cache.
 void EngineCore::commit_rows(const MatrixView<float>& logits) {
   size_t first_token = 0;
@@ -220,8 +129,7 @@ void EngineCore::commit_rows(const MatrixView<float>& logits) {
     verifier_->on_committed(scheduled.id, scheduler_->tokens(scheduled.id), scheduled.begin, scheduled.num_tokens,
                             scheduled.mode);
     if (is_last_prompt_row(row) && row.logits_count > 0) {
-      verifier_->on_prompt_done(scheduled.id, scheduler_->tokens(scheduled.id),
-                                logits_row(logits, row.logits_begin + row.logits_count - 1));
+      verifier_->on_prompt_done(scheduled.id, scheduler_->tokens(scheduled.id), last_logits(row, logits));
     }
   }
 }

@@ -3,8 +3,8 @@
 //   Calls become commands in a queue; the engine's thread takes them between two steps, computes a step, hands the
 //   outputs to the sinks and publishes its numbers. Without work it sleeps and turns four times a second, so that its
 //   heartbeat says that it could compute. EngineCore has the requests and the steps; this has the threads.
-//   Threading: as EngineService; guarded by mu_. Without a thread of its own (ServingOptions::run_thread), everything
-//   belongs to the one thread that calls step().
+//   Threading: as EngineService; guarded by mu_. Without a thread of its own (ServingOptions::run_thread), step(),
+//   lint() and drain() belong to one thread.
 #pragma once
 
 #include <atomic>

@@ -57,7 +57,8 @@ struct ServingOptions {
   int64_t remembered_tokens = int64_t{16} << 20;     // of their prompts together
   std::function<void(const EngineEvent&)> on_event;  // on the engine's thread; must not block
 
-  // False: the owner calls step(), and no method from another thread. For tests and measurements.
+  // False: the owner calls step(); from other threads come submit(), cancel() and what only reads numbers. For tests
+  // and measurements.
   bool run_thread = true;
 };
 

@@ -1,171 +1,147 @@
-// kernels/moe/experts.h for the rows of prompts, on AMX tiles, in two passes over the (token, slot) pairs grouped by
-// expert, 16 pairs of one expert to a token tile.
+// kernels/moe/experts.h for the rows of decodes over MXFP4 experts, on AMX tiles, in two passes over the (token, slot)
+// pairs grouped by expert.
 //
-//   Tiles are taken in chunks that bound the scratch, experts ascending, so a token's sum keeps its order.
-//
-//   0  task (token tile):               z of its pairs, packed
-//   1  task (expert, rows of W1/W3):    hidden = act(W1 z, W3 z), left packed for pass 2 as it comes out of the tiles
+//   0  task (token):                    the digits of z
+//   1  task (expert, rows of W1/W3):    hidden[pair] = act(W1 z, W3 z)
+//      task (pair):                     the digits of hidden
 //   2  task (rows of W2):               for every expert in ascending order  out[token] += w · (W2 hidden)
+//
+//   While a thread multiplies 32 rows, those that it reads next are on their way from memory.
 #include "kernels/activation/gated_act_rows.h"
-#include "kernels/amx/tiles.inl"
+#include "kernels/amx/mxfp4_digits.inl"
 #include "kernels/backend_entries.h"
 #include "kernels/moe/expert_groups.h"
 #include "kernels/simd/scratch.h"
+#include "kernels/simd/task_runs.h"
 
 namespace tandem {
 namespace {
 
 using namespace simd;
 
-constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;  // of the token tiles that are in work together
+constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;  // of the tokens that are in work together
 
-struct TiledExperts {
+struct DigitExperts {
   const MoeExpertsArgs* args;
   const ExpertWeights* experts;
   ActConstants act;
   int64_t Dl, I, k;
-  int64_t in_tiles;      // of 32 columns: Dl
-  int64_t hidden_tiles;  // I
   ExpertGroups groups;
-  int32_t* tile_begin;  // of each active expert's token tiles; one more entry: their number
-  // The chunk in work.
-  int64_t first_tile, last_tile;
-  int64_t first_expert, last_expert;  // of the active ones: those with tiles in it
-  char* z;                            // packed, by token tile of the chunk
-  char* hidden;                       // likewise
+  DigitToken* z;       // by token of the block
+  DigitToken* hidden;  // by position in groups.pair
+  char* z_digits;
+  char* hidden_digits;
+  float* hidden_values;  // [position][I]
+  DigitToken* inputs;    // most_pairs a thread
   char* scratch;
   int64_t scratch_per_thread;
+  int64_t most_pairs;  // of an expert
 };
 
-// The tiles of an active expert that are in the chunk.
-int64_t begin_of(const TiledExperts& plan, int64_t index) {
-  return plan.tile_begin[index] > plan.first_tile ? plan.tile_begin[index] : plan.first_tile;
+TANDEM_INLINE DigitPanel panel_of(const WeightView& weight, int64_t row) {
+  return {&weight, row, least(weight.rows - row, kPanelRows), nullptr, nullptr};
 }
-int64_t end_of(const TiledExperts& plan, int64_t index) { return least(plan.tile_begin[index + 1], plan.last_tile); }
-
-// The pairs of token tile `tile` of active expert `index`: up to 16, from the first.
-const int32_t* pairs_of(const TiledExperts& plan, int64_t index, int64_t tile, int64_t& count) {
-  const int64_t first = plan.groups.pair_begin[index] + (tile - plan.tile_begin[index]) * kTileRows;
-  count = least(plan.groups.pair_begin[index + 1] - first, kTileRows);
-  return plan.groups.pair + first;
+TANDEM_INLINE void reads_after(DigitPanel& panel, const WeightView& next, int64_t row) {
+  panel.next = static_cast<const char*>(next.data) + row * (next.cols / 2);
+  panel.next_scale = next.scale + row * (next.cols / kTileCols);
 }
 
-int64_t expert_of_tile(const TiledExperts& plan, int64_t tile) {
-  int64_t index = plan.first_expert;
-  while (plan.tile_begin[index + 1] <= tile) ++index;
-  return index;
-}
-
-void pack_inputs(const TiledExperts& plan, int64_t tile) {
-  const float* rows[kTileRows] = {};
-  int64_t count = 0;
-  const int32_t* pairs = pairs_of(plan, expert_of_tile(plan, tile), tile, count);
-  for (int64_t i = 0; i < count; ++i) rows[i] = row_of(plan.args->z, pairs[i] / plan.k);
-  pack_tokens(rows, plan.Dl, plan.z + (tile - plan.first_tile) * plan.in_tiles * kPackedBytes);
-}
-
-void run_hidden(const TiledExperts& plan, int64_t index, int64_t row_tile, int thread) {
-  const TileScope scope;
+// Hidden rows [row, row + 32) of one expert, and what this thread reads afterwards, if anything.
+void run_hidden(const DigitExperts& plan, int64_t index, int64_t row, const WeightView* next, int64_t next_row,
+                int thread) {
   const ExpertWeights& expert = plan.experts[plan.groups.active[index]];
-  char* gate = plan.scratch + thread * plan.scratch_per_thread;
-  char* up = gate + panel_bytes(plan.Dl);
-  fill_panel(expert.w1, row_tile * kPanelRows, gate);
-  fill_panel(expert.w3, row_tile * kPanelRows, up);
-  alignas(64) float gates[4 * kResultFloats];
-  const int64_t stride = plan.in_tiles * kPackedBytes;
-  const int64_t end = end_of(plan, index) - plan.first_tile;
-  for (int64_t tile = begin_of(plan, index) - plan.first_tile; tile < end; tile += 2) {
-    const char* z = plan.z + tile * stride;
-    if (tile + 1 < end) {
-      multiply<true>(gate, z, stride, plan.in_tiles, gates);
-    } else {
-      multiply<false>(gate, z, stride, plan.in_tiles, gates);
-    }
-    multiply_tiles(up, plan.z, plan.in_tiles, tile, least(tile + 2, end), [&](int64_t each, float* ups) {
-      const float* own_gates = gates + (each - tile) * 2 * kResultFloats;
-      for (int64_t i = 0; i < 2 * kResultFloats; i += Vec::kLanes) {
-        store(ups + i, gated_activation(plan.act, load(own_gates + i), load(ups + i)));
-      }
-      pack_results(ups, plan.hidden + (each * plan.hidden_tiles + row_tile) * kPackedBytes);
-    });
-  }
-}
-
-// out[token][row …] += w · result for the pairs of one token tile.
-void add_result(const TiledExperts& plan, const float* result, int64_t index, int64_t tile, int64_t row) {
-  int64_t count = 0;
-  const int32_t* pairs = pairs_of(plan, index, tile, count);
-  for (int64_t half = 0; half < 2; ++half) {
-    const int64_t first = row + half * kTileRows;
-    const int64_t outputs = least(plan.Dl - first, kTileRows);
-    if (outputs <= 0) return;
-    __m512i rows[16];
-    by_token(result + half * kResultFloats, rows);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t token = pairs[i] / plan.k;
-      const Vec weight = broadcast(row_of(plan.args->topk_weights, token)[pairs[i] % plan.k]);
-      float* out = row_of(plan.args->out, token) + first;
-      const Vec sum = load_partial(out, outputs) + weight * Vec{_mm512_castsi512_ps(rows[i])};
-      store_partial(out, sum, outputs);
-    }
-  }
-}
-
-void run_combine(const TiledExperts& plan, int64_t row_tile, int thread) {
-  const TileScope scope;
-  const int64_t row = row_tile * kPanelRows;
-  const int64_t row_end = least(row + kPanelRows, plan.Dl);
-  const bool is_first = plan.first_tile == 0 && !plan.args->add_to_out;
-  for (int64_t t = 0; t < plan.args->z.shape[0] && is_first; ++t) {
-    float* out = row_of(plan.args->out, t);
-    for (int64_t r = row; r < row_end; ++r) out[r] = 0.f;
-  }
-  char* down = plan.scratch + thread * plan.scratch_per_thread;
-  for (int64_t index = plan.first_expert; index < plan.last_expert; ++index) {
-    fill_panel(plan.experts[plan.groups.active[index]].w2, row, down);
-    multiply_tiles(down, plan.hidden, plan.hidden_tiles, begin_of(plan, index) - plan.first_tile,
-                   end_of(plan, index) - plan.first_tile, [&](int64_t tile, const float* result) {
-                     add_result(plan, result, index, plan.first_tile + tile, row);
-                   });
-  }
-}
-
-void run_chunk(const ExecContext& ctx, const TiledExperts& plan) {
-  ctx.pool.parallel_for(plan.last_tile - plan.first_tile,
-                        [&](int64_t tile, int) { pack_inputs(plan, plan.first_tile + tile); });
-  ctx.pool.parallel_for((plan.last_expert - plan.first_expert) * plan.hidden_tiles, [&](int64_t task, int thread) {
-    run_hidden(plan, plan.first_expert + task / plan.hidden_tiles, task % plan.hidden_tiles, thread);
+  const int64_t begin = plan.groups.pair_begin[index];
+  const int64_t count = plan.groups.pair_begin[index + 1] - begin;
+  DigitToken* z = plan.inputs + thread * plan.most_pairs;
+  for (int64_t i = 0; i < count; ++i) z[i] = plan.z[plan.groups.pair[begin + i] / plan.k];
+  char* scratch = plan.scratch + thread * plan.scratch_per_thread;
+  DigitPanel gate = panel_of(expert.w1, row);
+  reads_after(gate, expert.w3, row);
+  stream_digits(gate, z, count, scratch, [&](int64_t block, int64_t i, __m512 gates) {
+    const auto mask = first_lanes(least(gate.rows - block * kTileRows, kTileRows));
+    _mm512_mask_storeu_ps(plan.hidden_values + (begin + i) * plan.I + row + block * kTileRows, mask, gates);
   });
-  ctx.pool.parallel_for(tiles_of(plan.Dl, kPanelRows),
-                        [&](int64_t task, int thread) { run_combine(plan, task, thread); });
+  DigitPanel up = panel_of(expert.w3, row);
+  if (next != nullptr) reads_after(up, *next, next_row);
+  stream_digits(up, z, count, scratch, [&](int64_t block, int64_t i, __m512 ups) {
+    const auto mask = first_lanes(least(up.rows - block * kTileRows, kTileRows));
+    float* hidden = plan.hidden_values + (begin + i) * plan.I + row + block * kTileRows;
+    const Vec gates{_mm512_maskz_loadu_ps(mask, hidden)};
+    _mm512_mask_storeu_ps(hidden, mask, gated_activation(plan.act, gates, Vec{ups}).v);
+  });
 }
 
-void run_chunks(const ExecContext& ctx, TiledExperts& plan, int64_t most_tiles) {
-  int32_t tiles = 0;
-  for (int64_t i = 0; i < plan.groups.num_active; ++i) {
-    plan.tile_begin[i] = tiles;
-    tiles += static_cast<int32_t>(tiles_of(plan.groups.pair_begin[i + 1] - plan.groups.pair_begin[i], kTileRows));
+void run_hidden_task(const DigitExperts& plan, int64_t task, int thread, bool is_next_ours) {
+  const TileScope scope;
+  const int64_t row_tasks = tiles_of(plan.I, kPanelRows);
+  const WeightView* next = is_next_ours ? &plan.experts[plan.groups.active[(task + 1) / row_tasks]].w1 : nullptr;
+  run_hidden(plan, task / row_tasks, task % row_tasks * kPanelRows, next, (task + 1) % row_tasks * kPanelRows, thread);
+}
+
+void add_pair(const DigitExperts& plan, int64_t pair, int64_t row, __mmask16 mask, __m512 values) {
+  const int64_t token = plan.groups.first_token + pair / plan.k;
+  const __m512 weight = _mm512_set1_ps(row_of(plan.args->topk_weights, token)[pair % plan.k]);
+  float* out = row_of(plan.args->out, token) + row;
+  _mm512_mask_storeu_ps(out, mask, _mm512_fmadd_ps(weight, values, _mm512_maskz_loadu_ps(mask, out)));
+}
+
+// out[token][row …] += w · (W2 hidden) for 32 rows, all experts in order.
+void run_combine(const DigitExperts& plan, int64_t tokens, int64_t row, int thread) {
+  const TileScope scope;
+  const int64_t end = least(row + kPanelRows, plan.Dl);
+  for (int64_t t = 0; t < tokens && !plan.args->add_to_out; ++t) {
+    float* out = row_of(plan.args->out, plan.groups.first_token + t);
+    for (int64_t r = row; r < end; ++r) out[r] = 0.f;
   }
-  plan.tile_begin[plan.groups.num_active] = tiles;
-  plan.last_expert = 0;
-  for (plan.first_tile = 0; plan.first_tile < tiles || plan.first_tile == 0; plan.first_tile += most_tiles) {
-    plan.last_tile = least(plan.first_tile + most_tiles, tiles);
-    plan.first_expert = plan.last_expert;
-    // The last chunk may have ended inside an expert.
-    if (plan.first_expert > 0 && plan.tile_begin[plan.first_expert] > plan.first_tile) --plan.first_expert;
-    while (plan.last_expert < plan.groups.num_active && plan.tile_begin[plan.last_expert] < plan.last_tile) {
-      ++plan.last_expert;
-    }
-    run_chunk(ctx, plan);
+  for (int64_t index = 0; index < plan.groups.num_active; ++index) {
+    // After the last expert this thread goes on with the first one's next rows.
+    const bool is_last = index + 1 == plan.groups.num_active;
+    const WeightView& next = plan.experts[plan.groups.active[is_last ? 0 : index + 1]].w2;
+    const int64_t begin = plan.groups.pair_begin[index];
+    DigitPanel panel = panel_of(plan.experts[plan.groups.active[index]].w2, row);
+    reads_after(panel, next, is_last && end < plan.Dl ? end : row);
+    stream_digits(panel, plan.hidden + begin, plan.groups.pair_begin[index + 1] - begin,
+                  plan.scratch + thread * plan.scratch_per_thread, [&](int64_t block, int64_t i, __m512 values) {
+                    const auto mask = first_lanes(least(panel.rows - block * kTileRows, kTileRows));
+                    add_pair(plan, plan.groups.pair[begin + i], row + block * kTileRows, mask, values);
+                  });
   }
 }
 
-bool fits_tiles(const MoeExpertsArgs& a) {
+// body(i) for i in [0, count), over the threads when there is enough to do.
+template <class Body>
+void for_rows(const ExecContext& ctx, int64_t count, int64_t columns, const Body& body) {
+  constexpr int64_t kSmall = 1 << 12;  // values that are not worth waking threads for
+  if (count * columns <= kSmall) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+  } else {
+    ctx.pool.parallel_for(count, [&](int64_t i, int) { body(i); });
+  }
+}
+
+void run_tokens(const ExecContext& ctx, const DigitExperts& plan, int64_t tokens) {
+  for_rows(ctx, tokens, plan.Dl, [&](int64_t t) {
+    plan.z[t] = pack_digits(row_of(plan.args->z, plan.groups.first_token + t), plan.Dl,
+                            plan.z_digits + t * steps_of(plan.Dl) * kStepBytes);
+  });
+  for_each_task_in_runs(
+      ctx, plan.groups.num_active * tiles_of(plan.I, kPanelRows),
+      [&](int64_t task, int thread, bool is_next_ours) { run_hidden_task(plan, task, thread, is_next_ours); });
+  for_rows(ctx, plan.groups.pair_begin[plan.groups.num_active], plan.I, [&](int64_t i) {
+    plan.hidden[i] =
+        pack_digits(plan.hidden_values + i * plan.I, plan.I, plan.hidden_digits + i * steps_of(plan.I) * kStepBytes);
+  });
+  for_each_task_in_runs(ctx, tiles_of(plan.Dl, kPanelRows),
+                        [&](int64_t task, int thread, bool) { run_combine(plan, tokens, task * kPanelRows, thread); });
+}
+
+bool are_mxfp4(const MoeExpertsArgs& a) {
   if (a.expert_act != ExpertAct::kF32) return false;
   const ExpertWeights* experts = a.experts.data();
   const auto count = static_cast<int64_t>(a.experts.size());
   for (int64_t e = a.expert_begin; e < least(count, a.expert_end); ++e) {
-    if (!is_exact_in_bf16(experts[e].w1) || !is_exact_in_bf16(experts[e].w3) || !is_exact_in_bf16(experts[e].w2)) {
+    if (experts[e].w1.format != WeightFormat::kMxfp4 || experts[e].w3.format != WeightFormat::kMxfp4 ||
+        experts[e].w2.format != WeightFormat::kMxfp4) {
       return false;
     }
   }
@@ -177,37 +153,42 @@ bool fits_tiles(const MoeExpertsArgs& a) {
 namespace amx {
 
 void moe_experts(const ExecContext& ctx, const MoeExpertsArgs& a) {
-  if (!fits_tiles(a)) return avx512::moe_experts(ctx, a);
+  if (!are_mxfp4(a)) return avx512::moe_experts(ctx, a);
   const int64_t T = a.z.shape[0];
   const auto E = static_cast<int64_t>(a.experts.size());
   const int threads = ctx.pool.num_threads();
-  TiledExperts plan{};
+  DigitExperts plan{};
   plan.args = &a;
   plan.experts = a.experts.data();
   plan.act = act_constants(a.act);
   plan.Dl = a.z.shape[1];
   plan.I = plan.experts[0].w1.rows;
   plan.k = a.topk_ids.shape[1];
-  plan.in_tiles = tiles_of(plan.Dl, kTileCols);
-  plan.hidden_tiles = tiles_of(plan.I, kPanelRows);
-  const int64_t tile_bytes = (plan.in_tiles + plan.hidden_tiles) * kPackedBytes;
-  // Every active expert may leave one tile partly filled.
-  const int64_t all_tiles = tiles_of(T * plan.k, kTileRows) + least(E, T * plan.k);
-  int64_t most_tiles = least(kPackedBudgetBytes / tile_bytes / 2 * 2, all_tiles);
-  if (most_tiles < 2) most_tiles = 2;
+  const int64_t z_bytes = steps_of(plan.Dl) * kStepBytes;
+  const int64_t hidden_bytes = steps_of(plan.I) * kStepBytes;
+  int64_t block = least(kPackedBudgetBytes / (z_bytes + plan.k * hidden_bytes), T);
+  if (block < 1) block = 1;
+  plan.most_pairs = block * plan.k;
   Scratch scratch(ctx.arena);
-  plan.groups.first_token = 0;
   plan.groups.active = scratch.ints(E);
   plan.groups.pair_begin = scratch.ints(E + 1);
-  plan.groups.pair = scratch.ints(T * plan.k);
-  plan.tile_begin = scratch.ints(E + 1);
-  plan.z = static_cast<char*>(scratch.bytes(most_tiles * plan.in_tiles * kPackedBytes));
-  plan.hidden = static_cast<char*>(scratch.bytes(most_tiles * plan.hidden_tiles * kPackedBytes));
-  const int64_t down = panel_bytes(plan.I);
-  plan.scratch_per_thread = 2 * panel_bytes(plan.Dl) > down ? 2 * panel_bytes(plan.Dl) : down;
+  plan.groups.pair = scratch.ints(plan.most_pairs);
+  const auto token_bytes = static_cast<int64_t>(sizeof(DigitToken));
+  plan.z = static_cast<DigitToken*>(scratch.bytes(block * token_bytes));
+  plan.hidden = static_cast<DigitToken*>(scratch.bytes(plan.most_pairs * token_bytes));
+  plan.inputs = static_cast<DigitToken*>(scratch.bytes(threads * plan.most_pairs * token_bytes));
+  plan.z_digits = static_cast<char*>(scratch.bytes(block * z_bytes));
+  plan.hidden_digits = static_cast<char*>(scratch.bytes(plan.most_pairs * hidden_bytes));
+  plan.hidden_values = scratch.floats(plan.most_pairs * plan.I);
+  plan.scratch_per_thread = digit_scratch_bytes(plan.most_pairs);
   plan.scratch = static_cast<char*>(scratch.bytes(plan.scratch_per_thread * threads));
-  group_by_expert(plan.groups, a, T, scratch.ints(E));
-  run_chunks(ctx, plan, most_tiles);
+  int32_t* count = scratch.ints(E);
+  for (int64_t first = 0; first < T; first += block) {
+    const int64_t tokens = least(T - first, block);
+    plan.groups.first_token = first;
+    group_by_expert(plan.groups, a, tokens, count);
+    run_tokens(ctx, plan, tokens);
+  }
 }
 
 }  // namespace amx

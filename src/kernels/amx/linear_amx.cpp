@@ -1,8 +1,9 @@
-// kernels/linear/linear.h for the rows of prompts, on AMX tiles. Work is divided over token blocks whose packed form
-// stays in the second-level cache, and in each over the union of the rows of all matrices.
-#include "kernels/amx/tiles.inl"
-#include "kernels/backend_entries.h"
+// kernels/linear/linear.h for the rows of decodes over bf16 weights, on AMX tiles: 16 rows of a weight at a time past
+// all tokens.
+#include "kernels/amx/linear_formats.inl"
+#include "kernels/amx/stream_tiles.inl"
 #include "kernels/simd/scratch.h"
+#include "kernels/simd/task_runs.h"
 
 namespace tandem {
 namespace {
@@ -10,96 +11,99 @@ namespace {
 using simd::row_of;
 using simd::Scratch;
 
-constexpr int64_t kCacheBytes = 5 << 18;  // of a thread's second-level cache, for packed activations
-constexpr int64_t kMostRows = 256;        // of a task
+constexpr int64_t kTaskBytes = 32 * 1024;  // of weights: long against a hand-out, short enough to balance
 
-struct TilePlan {
-  const LinearOutput* outputs;  // those that tiles can multiply
-  int64_t num_tokens;
+struct StreamPlan {
+  const LinearOutput* outputs;  // of bf16 weights
+  const MatrixView<const float>* x;
+  RightLayout layout;  // of every 16 tokens
   int64_t token_tiles;
-  int64_t block_tiles;  // token tiles of a task
   int64_t col_tiles;
   int64_t rows_per_task;
   int64_t row_tasks;
   char* packed;
-  char* scratch;
-  int64_t scratch_per_thread;
 };
 
 int64_t tasks_of(const LinearOutput& output, int64_t rows_per_task) {
   return tiles_of(output.weight.rows, rows_per_task);
 }
 
-void pack_rows(const ExecContext& ctx, const MatrixView<const float>& x, const TilePlan& plan) {
-  ctx.pool.parallel_for(plan.token_tiles, [&](int64_t tile, int) {
+// Column tiles [begin, end) of all tokens.
+void pack_range(const StreamPlan& plan, int64_t begin, int64_t end) {
+  const int64_t T = plan.x->shape[0];
+  for (int64_t tile = 0; tile < plan.token_tiles; ++tile) {
+    RightLayout own = plan.layout;
+    own.tokens = least(T - tile * kTileRows, kTileRows);
     const float* rows[kTileRows];
-    for (int64_t t = 0; t < kTileRows; ++t) {
-      const int64_t token = tile * kTileRows + t;
-      rows[t] = token < plan.num_tokens ? row_of(x, token) : nullptr;
-    }
-    pack_tokens(rows, x.shape[1], plan.packed + tile * plan.col_tiles * kPackedBytes);
-  });
+    for (int64_t t = 0; t < own.tokens; ++t) rows[t] = row_of(*plan.x, tile * kTileRows + t);
+    pack_few(rows, own, plan.x->shape[1], begin, end, plan.packed + tile * plan.col_tiles * own.tile_bytes);
+  }
 }
 
-// 32 outputs from `row` on of one token tile into y.
-void store_result(const float* result, const TilePlan& plan, int64_t tile, const MatrixView<float>& y, int64_t row) {
-  for (int64_t half = 0; half < 2; ++half) {
-    const int64_t first = row + half * kTileRows;
-    const int64_t outputs = least(y.shape[1] - first, kTileRows);
-    if (outputs <= 0) return;
-    __m512i rows[16];
-    by_token(result + half * kResultFloats, rows);
-    const int64_t tokens = least(plan.num_tokens - tile * kTileRows, kTileRows);
-    for (int64_t t = 0; t < tokens; ++t) {
-      _mm512_mask_storeu_epi32(row_of(y, tile * kTileRows + t) + first, simd::first_lanes(outputs), rows[t]);
+void pack_inputs(const ExecContext& ctx, const StreamPlan& plan) {
+  constexpr int64_t kChunk = 16;       // column tiles of a task
+  constexpr int64_t kSmall = 1 << 13;  // values that are not worth waking threads for
+  if (plan.x->shape[0] * plan.x->shape[1] <= kSmall) {
+    pack_range(plan, 0, plan.col_tiles);
+  } else {
+    ctx.pool.parallel_for(tiles_of(plan.col_tiles, kChunk), [&](int64_t chunk, int) {
+      pack_range(plan, chunk * kChunk, least((chunk + 1) * kChunk, plan.col_tiles));
+    });
+  }
+}
+
+// Rows [row, row + rows) of an output, at most 16, for all tokens.
+void run_rows(const StreamPlan& plan, const LinearOutput& output, int64_t row, int64_t rows) {
+  const int64_t cols = output.weight.cols;
+  const char* data = static_cast<const char*>(output.weight.data) + row * cols * 2;
+  const int64_t T = plan.x->shape[0];
+  for (int64_t tile = 0; tile < plan.token_tiles; ++tile) {
+    RightLayout own = plan.layout;
+    own.tokens = least(T - tile * kTileRows, kTileRows);
+    __m512 sums[kTileRows];
+    multiply_rows(data, rows, cols, plan.packed + tile * plan.col_tiles * own.tile_bytes, own, sums);
+    for (int64_t t = 0; t < own.tokens; ++t) {
+      _mm512_mask_storeu_ps(row_of(output.y, tile * kTileRows + t) + row, simd::first_lanes(rows), sums[t]);
     }
   }
 }
 
-void run_task(const TilePlan& plan, int64_t task, int thread) {
-  const TileScope scope;
-  int64_t row_task = task % plan.row_tasks;
-  const int64_t first_tile = task / plan.row_tasks * plan.block_tiles;
-  const int64_t last_tile = least(first_tile + plan.block_tiles, plan.token_tiles);
+void run_task(const StreamPlan& plan, int64_t task) {
+  const TileScope scope(plan.layout.row_bytes);
   const LinearOutput* output = plan.outputs;
-  for (; row_task >= tasks_of(*output, plan.rows_per_task); ++output) row_task -= tasks_of(*output, plan.rows_per_task);
-  const int64_t end = least((row_task + 1) * plan.rows_per_task, output->weight.rows);
-  for (int64_t row = row_task * plan.rows_per_task; row < end; row += kPanelRows) {
-    char* panel = plan.scratch + thread * plan.scratch_per_thread;
-    fill_panel(output->weight, row, panel);
-    multiply_tiles(panel, plan.packed, plan.col_tiles, first_tile, last_tile,
-                   [&](int64_t tile, const float* result) { store_result(result, plan, tile, output->y, row); });
+  for (; task >= tasks_of(*output, plan.rows_per_task); ++output) task -= tasks_of(*output, plan.rows_per_task);
+  const int64_t end = least((task + 1) * plan.rows_per_task, output->weight.rows);
+  for (int64_t row = task * plan.rows_per_task; row < end; row += kTileRows) {
+    run_rows(plan, *output, row, least(end - row, kTileRows));
   }
 }
 
-int64_t choose_rows(const TilePlan& plan, int64_t rows, int threads) {
-  const int64_t blocks = tiles_of(plan.token_tiles, plan.block_tiles);
-  int64_t wanted = rows * blocks / (4 * threads) / kPanelRows * kPanelRows;
-  if (wanted < kPanelRows) wanted = kPanelRows;
-  return least(wanted, kMostRows);
+int64_t choose_rows(const LinearOutput* outputs, int64_t num_outputs, int threads) {
+  int64_t rows = 0;
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < num_outputs; ++i) {
+    rows += outputs[i].weight.rows;
+    bytes += outputs[i].weight.rows * outputs[i].weight.cols * 2;
+  }
+  const int64_t wanted = least(kTaskBytes * rows / (bytes + 1), rows / (8 * threads)) / kTileRows * kTileRows;
+  return wanted < kTileRows ? kTileRows : wanted;
 }
 
 void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, const LinearOutput* outputs,
                   int64_t num_outputs) {
   Scratch scratch(ctx.arena);
   const int threads = ctx.pool.num_threads();
-  TilePlan plan{};
+  StreamPlan plan{};
   plan.outputs = outputs;
-  plan.num_tokens = x.shape[0];
+  plan.x = &x;
+  plan.layout = right_layout(least(x.shape[0], kTileRows));
   plan.token_tiles = tiles_of(x.shape[0], kTileRows);
   plan.col_tiles = tiles_of(x.shape[1], kTileCols);
-  plan.block_tiles = kCacheBytes / (plan.col_tiles * kPackedBytes) / 2 * 2;
-  if (plan.block_tiles < 2) plan.block_tiles = 2;
-  int64_t rows = 0;
-  for (int64_t i = 0; i < num_outputs; ++i) rows += outputs[i].weight.rows;
-  plan.rows_per_task = choose_rows(plan, rows, threads);
+  plan.rows_per_task = choose_rows(outputs, num_outputs, threads);
   for (int64_t i = 0; i < num_outputs; ++i) plan.row_tasks += tasks_of(outputs[i], plan.rows_per_task);
-  plan.packed = static_cast<char*>(scratch.bytes(plan.token_tiles * plan.col_tiles * kPackedBytes));
-  plan.scratch_per_thread = panel_bytes(x.shape[1]);
-  plan.scratch = static_cast<char*>(scratch.bytes(plan.scratch_per_thread * threads));
-  pack_rows(ctx, x, plan);
-  const int64_t blocks = tiles_of(plan.token_tiles, plan.block_tiles);
-  ctx.pool.parallel_for(plan.row_tasks * blocks, [&](int64_t task, int thread) { run_task(plan, task, thread); });
+  plan.packed = static_cast<char*>(scratch.bytes(plan.token_tiles * plan.col_tiles * plan.layout.tile_bytes));
+  pack_inputs(ctx, plan);
+  simd::for_each_task_in_runs(ctx, plan.row_tasks, [&](int64_t task, int, bool) { run_task(plan, task); });
 }
 
 }  // namespace
@@ -107,27 +111,8 @@ void linear_tiles(const ExecContext& ctx, const MatrixView<const float>& x, cons
 namespace amx {
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  constexpr int64_t kMost = 16;
-  LinearOutput tiled[kMost];
-  LinearOutput others[kMost];
-  const auto count = static_cast<int64_t>(args.outputs.size());
-  for (int64_t begin = 0; begin < count; begin += kMost) {
-    int64_t num_tiled = 0, num_others = 0;
-    for (int64_t i = begin; i < least(begin + kMost, count); ++i) {
-      const LinearOutput& output = args.outputs.data()[i];
-      if (is_exact_in_bf16(output.weight)) {
-        tiled[num_tiled++] = output;
-      } else {
-        others[num_others++] = output;
-      }
-    }
-    if (num_tiled > 0) linear_tiles(ctx, args.x, tiled, num_tiled);
-    if (num_others > 0) {
-      LinearArgs rest = args;
-      rest.outputs = {others, static_cast<size_t>(num_others)};
-      avx512::linear(ctx, rest);
-    }
-  }
+  linear_by_path(
+      ctx, args, [](const WeightView& weight) { return weight.format == WeightFormat::kBF16; }, linear_tiles);
 }
 
 }  // namespace amx

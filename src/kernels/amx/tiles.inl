@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/amx/mxfp4_bf16.h"
 #include "kernels/simd/vec_avx512.h"
 #include "tensor/weight_view.h"
 
@@ -37,15 +38,18 @@ struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
   uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// The eight tiles, for the scope of one task.
+// The eight tiles of 16 rows, for the scope of one task: sums in 0 to 3, left factors in 4 and 5, right factors in 6
+// and
+// 7. `row_bytes`: of a right factor and of its sums, 4 a column.
 class TileScope {
  public:
-  TANDEM_INLINE TileScope() {
-    const TileConfig config;
+  TANDEM_INLINE explicit TileScope(int64_t row_bytes = 64) {
+    TileConfig config;
+    for (int i = 0; i < 8; ++i) config.row_bytes[i] = i == 4 || i == 5 ? 64 : static_cast<uint16_t>(row_bytes);
     _tile_loadconfig(&config);
   }
   TANDEM_INLINE ~TileScope() { _tile_release(); }
@@ -62,12 +66,20 @@ TANDEM_INLINE __m512i widen_high(__m512i bf16) {
   return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bf16, 1)), 16);
 }
 
+// What a plane leaves of a value. An infinite plane leaves nothing: the sum shall be infinite, not NaN.
+TANDEM_INLINE __m512 rest_of(__m512 value, __m512i plane) {
+  constexpr int kInfinities = 0x18;
+  const __m512 taken = _mm512_castsi512_ps(plane);
+  const __mmask16 is_finite = _knot_mask16(_mm512_fpclass_ps_mask(taken, kInfinities));
+  return _mm512_maskz_sub_ps(is_finite, value, taken);
+}
+
 // Three planes of 32 values: dword j holds values 2j and 2j + 1.
 TANDEM_INLINE void split_pairs(__m512 low, __m512 high, __m512i (&planes)[kPlanes]) {
   for (int p = 0; p < kPlanes; ++p) {
     planes[p] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-    low = _mm512_sub_ps(low, _mm512_castsi512_ps(widen_low(planes[p])));
-    high = _mm512_sub_ps(high, _mm512_castsi512_ps(widen_high(planes[p])));
+    low = rest_of(low, widen_low(planes[p]));
+    high = rest_of(high, widen_high(planes[p]));
   }
 }
 
@@ -134,8 +146,8 @@ TANDEM_INLINE void pack_results(const float* values, char* packed) {
       const __m512i odd_bits =
           _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(odd))), 16);
       _mm512_storeu_si512(packed + p * kTileBytes + pair * 64, _mm512_or_si512(even_bits, odd_bits));
-      even = _mm512_sub_ps(even, _mm512_castsi512_ps(_mm512_slli_epi32(even_bits, 16)));
-      odd = _mm512_sub_ps(odd, _mm512_castsi512_ps(odd_bits));
+      even = rest_of(even, _mm512_slli_epi32(even_bits, 16));
+      odd = rest_of(odd, odd_bits);
     }
   }
 }
@@ -146,24 +158,12 @@ TANDEM_INLINE bool is_exact_in_bf16(const WeightView& weight) {
   return weight.format == WeightFormat::kBF16 || weight.format == WeightFormat::kMxfp4;
 }
 
-// A group of 32 MXFP4 codes as bf16, in column order. Scales of 2⁻¹²⁶ and below give 0, of 2¹²⁶ and above NaN.
+// A group of 32 MXFP4 codes as bf16, in column order.
 TANDEM_INLINE __m512i decode_group(const uint8_t* packed, uint8_t scale) {
-  const __m512i values =
-      _mm512_set_epi16(static_cast<int16_t>(0xc0c0), static_cast<int16_t>(0xc080), static_cast<int16_t>(0xc040),
-                       static_cast<int16_t>(0xc000), static_cast<int16_t>(0xbfc0), static_cast<int16_t>(0xbf80),
-                       static_cast<int16_t>(0xbf00), static_cast<int16_t>(0x8000), 0x40c0, 0x4080, 0x4040, 0x4000,
-                       0x3fc0, 0x3f80, 0x3f00, 0, static_cast<int16_t>(0xc0c0), static_cast<int16_t>(0xc080),
-                       static_cast<int16_t>(0xc040), static_cast<int16_t>(0xc000), static_cast<int16_t>(0xbfc0),
-                       static_cast<int16_t>(0xbf80), static_cast<int16_t>(0xbf00), static_cast<int16_t>(0x8000), 0x40c0,
-                       0x4080, 0x4040, 0x4000, 0x3fc0, 0x3f80, 0x3f00, 0);
-  constexpr __mmask32 kNotZero = 0xfefefefe;
-  __m512i table =
-      _mm512_mask_add_epi16(values, kNotZero, values, _mm512_set1_epi16(static_cast<int16_t>((scale - 127) * 128)));
-  if (scale < 2) table = _mm512_setzero_si512();
-  if (scale > 252) table = _mm512_set1_epi16(0x7fc0);
   const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed)));
   // The permute reads five bits of a word: the low nibble and one bit that the table does not tell apart.
-  return _mm512_permutexvar_epi16(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), table);
+  const __m512i index = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+  return _mm512_permutexvar_epi16(index, _mm512_load_si512(simd::kScaledE2M1Bf16.row[scale]));
 }
 
 // 32 rows of W as left factors, tile after tile: [column tile][2][16 rows × 64 bytes], in `panel`. In the file the rows

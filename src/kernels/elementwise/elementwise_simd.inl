@@ -15,9 +15,13 @@ TANDEM_INLINE void embed_row(const WeightView& table, int64_t row, float* out) {
     case WeightFormat::kF32: return widen_columns<WeightFormat::kF32>(data, nullptr, 0, table.cols, out);
     case WeightFormat::kF16: return widen_columns<WeightFormat::kF16>(data, nullptr, 0, table.cols, out);
     case WeightFormat::kBF16: return widen_columns<WeightFormat::kBF16>(data, nullptr, 0, table.cols, out);
-    case WeightFormat::kInt8:
-      return widen_columns<WeightFormat::kInt8>(data, reinterpret_cast<const uint8_t*>(data + table.cols), 0,
-                                                table.cols, out);
+    case WeightFormat::kInt8: {
+      widen_columns<WeightFormat::kInt8>(data, nullptr, 0, table.cols, out);
+      const Vec scale = broadcast(load_scale(table.scale + row * static_cast<int64_t>(sizeof(float))));
+      for_each_block(table.cols, [&](int64_t i, auto block)
+                                     TANDEM_INLINE_LAMBDA { store(out + i, scale * load(out + i, block), block); });
+      return;
+    }
     case WeightFormat::kMxfp4:
       for (int64_t k = 0; k < table.cols; k += kGroup) {
         float group[kGroup];

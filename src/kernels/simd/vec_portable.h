@@ -52,7 +52,7 @@ TANDEM_INLINE U32x4 load_halves(const void* p) {
 }
 TANDEM_INLINE U32x4 load_halves_partial(const void* p, int64_t n) {
   uint16_t h[4] = {};
-  __builtin_memcpy(h, p, static_cast<uint64_t>(2 * n));  // the scales of an int8 row may lie at an odd address
+  __builtin_memcpy(h, p, static_cast<uint64_t>(2 * n));
   return load_halves(h);
 }
 // The half's exponent and mantissa moved into place are the value times 2^-112 (subnormals too); only infinity and NaN

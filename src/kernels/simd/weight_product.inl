@@ -96,10 +96,19 @@ void widen_and_multiply(const Product& p) {
       const char* stored = data + row * bytes;
       const uint8_t* scale = nullptr;
       if constexpr (F == WeightFormat::kMxfp4) scale = p.scale + row * (p.cols / kGroup);
-      if constexpr (F == WeightFormat::kInt8) scale = reinterpret_cast<const uint8_t*>(stored + p.cols);
       widen_columns<F>(stored, scale, begin, count, widened + (row - p.row_begin) * count);
     }
     multiply_widened(p, widened, begin, count, partial);
+  }
+}
+
+// Int8: sums over codes times the scales of their rows.
+TANDEM_INLINE void scale_sums(const Product& p) {
+  const auto* scales = p.scale + p.row_begin * static_cast<int64_t>(sizeof(float));
+  for (int64_t t = 0; t < p.num_tokens; ++t) {
+    for (int64_t r = 0; r < p.row_end - p.row_begin; ++r) {
+      p.y[t][r] *= load_scale(scales + r * static_cast<int64_t>(sizeof(float)));
+    }
   }
 }
 
@@ -110,6 +119,7 @@ TANDEM_INLINE void multiply_format(const Product& p) {
   } else {
     widen_and_multiply<F>(p);
   }
+  if constexpr (F == WeightFormat::kInt8) scale_sums(p);
 }
 
 TANDEM_INLINE void multiply(WeightFormat format, const Product& p) {

@@ -15,18 +15,17 @@ namespace {
 
 constexpr int64_t kGroup = 32;  // columns under one MXFP4 scale
 constexpr int64_t kGroupBytes = 16;
-constexpr int64_t kInt8Group = kInt8GroupColumns;
 constexpr int kGroupVecs = static_cast<int>(kGroup) / Vec::kLanes;
 
 TANDEM_INLINE constexpr int64_t row_bytes(WeightFormat format, int64_t cols) {
   if (format == WeightFormat::kMxfp4) return cols / 2;
-  if (format == WeightFormat::kInt8) return cols + 2 * ((cols + kInt8Group - 1) / kInt8Group);
+  if (format == WeightFormat::kInt8) return (cols + kInt8RowAlign - 1) / kInt8RowAlign * kInt8RowAlign;
   return format == WeightFormat::kF32 ? cols * 4 : cols * 2;
 }
 
-TANDEM_INLINE float load_bf16_scalar(const void* p) {
+TANDEM_INLINE float load_scale(const uint8_t* p) {
   float value;
-  store_partial(&value, load_bf16_partial(p, 1), 1);
+  __builtin_memcpy(&value, p, sizeof value);
   return value;
 }
 
@@ -47,7 +46,7 @@ TANDEM_INLINE Vec load_weight(const char* row, int64_t k, TailBlock tail) {
 }
 
 // Columns [begin, begin + count) of one row as f32. MXFP4: begin and count are multiples of 32, even/odd order.
-// Int8: begin is a multiple of 64, `scale` the bytes behind the row's codes.
+// Int8: the codes, not scaled.
 template <WeightFormat F>
 TANDEM_INLINE void widen_columns(const char* row, const uint8_t* scale, int64_t begin, int64_t count, float* out) {
   if constexpr (F == WeightFormat::kMxfp4) {
@@ -55,14 +54,6 @@ TANDEM_INLINE void widen_columns(const char* row, const uint8_t* scale, int64_t 
       Vec group[kGroupVecs];
       decode_mxfp4_group(reinterpret_cast<const uint8_t*>(row) + k / 2, scale[k / kGroup], group);
       for (int v = 0; v < kGroupVecs; ++v) store(out + (k - begin) + v * Vec::kLanes, group[v]);
-    }
-  } else if constexpr (F == WeightFormat::kInt8) {
-    for (int64_t k = begin; k < begin + count; k += kInt8Group) {
-      const float group_scale = load_bf16_scalar(scale + 2 * (k / kInt8Group));
-      const int64_t width = begin + count - k < kInt8Group ? begin + count - k : kInt8Group;
-      for_each_block(width, [&](int64_t i, auto block) TANDEM_INLINE_LAMBDA {
-        store(out + (k - begin) + i, broadcast(group_scale) * load_weight<F>(row, k + i, block), block);
-      });
     }
   } else {
     for_each_block(count, [&](int64_t i, auto block)

@@ -54,7 +54,7 @@ TANDEM_INLINE void accumulate_plain(const Tile& tile, Vec (&acc)[NT][R]) {
   TANDEM_UNROLL for (int r = 0; r < R; ++r) row[r] = tile.row[r];
   TANDEM_UNROLL for (int t = 0; t < NT; ++t) x[t] = tile.x[t];
   const int64_t ahead = tile.ahead;
-  constexpr int64_t kLineColumns = 64 / row_bytes(F, 1);
+  constexpr int64_t kLineColumns = 64 * 64 / row_bytes(F, 64);
   int64_t k = 0;
   for (; k + kLineColumns <= tile.cols; k += kLineColumns) {
     if constexpr (!is_widened) {
@@ -97,40 +97,6 @@ TANDEM_INLINE void accumulate_mxfp4(const Tile& tile, Vec (&acc)[NT][R]) {
   }
 }
 
-template <int R, int NT>
-TANDEM_INLINE void accumulate_int8(const Tile& tile, Vec (&acc)[NT][R]) {
-  constexpr int64_t kScaleBlock = 16;
-  const char* row[R];
-  const float* x[NT];
-  TANDEM_UNROLL for (int r = 0; r < R; ++r) row[r] = tile.row[r];
-  TANDEM_UNROLL for (int t = 0; t < NT; ++t) x[t] = tile.x[t];
-  const int64_t groups = (tile.cols + kInt8Group - 1) / kInt8Group;
-  const int64_t ahead = tile.ahead;
-  for (int64_t begin = 0; begin < groups; begin += kScaleBlock) {
-    const int64_t count = groups - begin < kScaleBlock ? groups - begin : kScaleBlock;
-    float scale[R][kScaleBlock];
-    TANDEM_UNROLL for (int r = 0; r < R; ++r) {
-      const char* stored = row[r] + tile.cols + 2 * begin;
-      for_each_block(count, [&](int64_t i, auto block) TANDEM_INLINE_LAMBDA {
-        store(scale[r] + i, load_weight<WeightFormat::kBF16>(stored, i, block), block);
-      });
-    }
-    for (int64_t g = 0; g < count; ++g) {
-      const int64_t k = (begin + g) * kInt8Group;
-      const int64_t width = tile.cols - k < kInt8Group ? tile.cols - k : kInt8Group;
-      TANDEM_UNROLL for (int r = 0; r < R; ++r) __builtin_prefetch(row[r] + ahead + k);
-      for_each_block(width, [&](int64_t i, auto block) TANDEM_INLINE_LAMBDA {
-        Vec xs[NT];
-        TANDEM_UNROLL for (int t = 0; t < NT; ++t) xs[t] = load(x[t] + k + i, block);
-        TANDEM_UNROLL for (int r = 0; r < R; ++r) {
-          const Vec w = broadcast(scale[r][g]) * load_weight<WeightFormat::kInt8>(row[r], k + i, block);
-          TANDEM_UNROLL for (int t = 0; t < NT; ++t) acc[t][r] = fma(w, xs[t], acc[t][r]);
-        }
-      });
-    }
-  }
-}
-
 // out[i] = sum(x[i]) for N vectors.
 template <int N>
 TANDEM_INLINE void sum_vecs([[maybe_unused]] const Vec* x, [[maybe_unused]] float* out) {
@@ -159,8 +125,6 @@ void run_tile(const Tile& tile) {
   }
   if constexpr (F == WeightFormat::kMxfp4) {
     accumulate_mxfp4<R, NT>(tile, acc);
-  } else if constexpr (F == WeightFormat::kInt8) {
-    accumulate_int8<R, NT>(tile, acc);
   } else {
     accumulate_plain<F, R, NT, is_widened>(tile, acc);
   }
