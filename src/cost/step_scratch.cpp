@@ -159,22 +159,29 @@ class Walk {
 
   // amx/tiles.inl: three planes of bf16 in tiles of 32 columns × 16 tokens, and panels of 32 rows of weights.
   static constexpr int64_t kTileTokens = 16, kTileColumns = 32, kPackedBytes = 3072, kPanelTileBytes = 2048;
+  // amx/stream_tiles.inl: the few tokens of a decode beside each other.
+  static constexpr int64_t kMergedTokens = 5, kMergedBytes = 192;
   static int64_t tiles(int64_t count, int64_t size) { return (count + size - 1) / size; }
   static int64_t panel_bytes(int64_t columns) { return tiles(columns, kTileColumns) * kPanelTileBytes; }
   bool has_tiles() const { return shape_.kernels == KernelBackend::kAmx; }
 
-  // Products of `outputs` matrices with these rows.
+  // Products of `outputs` matrices with these rows. Int8 weights take less than is counted for bf16.
   void linear(int64_t columns, Rows rows, int64_t outputs) {
     if (rows.all() == 0) return;
-    if (!has_tiles() || rows.prompt == 0) return simd_linear(columns, rows.all());
+    if (!has_tiles()) return simd_linear(columns, rows.all());
     const ArenaModel::Mark mark = arena_.mark();
-    arena_.alloc(outputs * static_cast<int64_t>(sizeof(LinearOutput)));
-    kernel([&] {
-      arena_.alloc(tiles(rows.prompt, kTileTokens) * tiles(columns, kTileColumns) * kPackedBytes);
-      arena_.alloc(panel_bytes(columns) * shape_.threads);
-    });
-    const int64_t others = model_.weights.fits_bf16 ? rows.decode : std::max(rows.decode, rows.prompt);
-    if (others > 0) simd_linear(columns, others);
+    if (rows.prompt > 0) {
+      arena_.alloc(outputs * static_cast<int64_t>(sizeof(LinearOutput)));
+      kernel([&] {
+        arena_.alloc(tiles(rows.prompt, kTileTokens) * tiles(columns, kTileColumns) * kPackedBytes);
+        arena_.alloc(panel_bytes(columns) * shape_.threads);
+      });
+    }
+    if (rows.decode > 0) {
+      const int64_t tile_bytes = rows.decode > kMergedTokens ? kPackedBytes : rows.decode * kMergedBytes;
+      kernel([&] { arena_.alloc(tiles(rows.decode, kTileTokens) * tiles(columns, kTileColumns) * tile_bytes); });
+    }
+    if (!model_.weights.fits_bf16) simd_linear(columns, std::max(rows.decode, rows.prompt));
     arena_.release(mark);
   }
   void simd_linear(int64_t columns, int64_t rows) {
@@ -349,9 +356,11 @@ class Walk {
   }
 
   void experts(Rows rows, int64_t Dl, int64_t k) {
-    if (!has_tiles() || rows.prompt == 0 || shape_.mxfp8_experts) return simd_experts(rows.all(), Dl, k);
-    tiled_experts(rows.prompt, Dl, k);
-    const int64_t others = model_.weights.fits_bf16 ? rows.decode : std::max(rows.decode, rows.prompt);
+    if (!has_tiles() || shape_.mxfp8_experts) return simd_experts(rows.all(), Dl, k);
+    if (rows.prompt > 0) tiled_experts(rows.prompt, Dl, k);
+    const bool are_mxfp4 = model_.weights.expert.bytes < model_.weights.expert.parameters;
+    if (rows.decode > 0 && are_mxfp4) digit_experts(rows.decode, Dl, k);
+    const int64_t others = std::max(are_mxfp4 ? 0 : rows.decode, model_.weights.fits_bf16 ? 0 : rows.prompt);
     if (others > 0) simd_experts(others, Dl, k);
   }
 
@@ -372,7 +381,29 @@ class Walk {
     });
   }
 
-  // kernels/amx/experts_amx.cpp: packed inputs and hidden activations of token tiles that bound them.
+  // kernels/amx/experts_amx.cpp: digits of z and of the hidden activations.
+  void digit_experts(int64_t tokens, int64_t Dl, int64_t k) {
+    constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;
+    constexpr int64_t kStepColumns = 128, kStepBytes = 2048, kUnpackedBytes = 6144, kTokenBytes = 16;
+    const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
+    const int64_t z = tiles(Dl, kStepColumns) * kStepBytes, hidden = tiles(I, kStepColumns) * kStepBytes;
+    const int64_t block = std::max<int64_t>(std::min(kPackedBudgetBytes / (z + k * hidden), tokens), 1);
+    kernel([&] {
+      arena_.floats(E);
+      arena_.floats(E + 1);
+      arena_.floats(block * k);
+      arena_.alloc(block * kTokenBytes);
+      arena_.alloc(block * k * kTokenBytes);
+      arena_.alloc(shape_.threads * block * k * kTokenBytes);
+      arena_.alloc(block * z);
+      arena_.alloc(block * k * hidden);
+      arena_.floats(block * k * I);
+      arena_.alloc((2 * kUnpackedBytes + 2 * kStepBytes + block * k * kStepBytes) * shape_.threads);
+      arena_.floats(E);
+    });
+  }
+
+  // kernels/amx/experts_prefill_amx.cpp: packed inputs and hidden activations of token tiles that bound them.
   void tiled_experts(int64_t tokens, int64_t Dl, int64_t k) {
     constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;
     const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;

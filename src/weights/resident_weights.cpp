@@ -86,7 +86,7 @@ uint64_t arena_share(const WeightView& view) {
 
 // Rows of one matrix, or plain bytes, on their way into the arena.
 struct Chunk {
-  WeightView rows;           // to be quantised; empty: plain bytes
+  WeightView rows;             // to be quantised; empty: plain bytes
   std::byte* scale = nullptr;  // theirs
   const std::byte* from = nullptr;
   std::byte* to = nullptr;

@@ -72,7 +72,8 @@ TEST(Int8Rows, WhatInt8HoldsIsExact) {
   for (int c = 0; c < 64; ++c) values[static_cast<size_t>(c)] = 0.125f * static_cast<float>(4 * c - 127);
   values[70] = 127.f * 0.125f;
   EXPECT_EQ(quantized(values).values, values);
-  EXPECT_EQ(quantized({-127.f * 0x1p-40f, 5.f * 0x1p-40f}).values, (std::vector<float>{-127.f * 0x1p-40f, 5.f * 0x1p-40f}));
+  EXPECT_EQ(quantized({-127.f * 0x1p-40f, 5.f * 0x1p-40f}).values,
+            (std::vector<float>{-127.f * 0x1p-40f, 5.f * 0x1p-40f}));
 }
 
 TEST(Int8Rows, EveryMagnitudeHasAScale) {

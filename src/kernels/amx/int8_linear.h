@@ -11,8 +11,8 @@ namespace tandem::amx {
 bool multiplies_int8(const WeightView& weight);
 
 // y_i = x W_iᵀ for matrices that multiplies_int8() takes. Beside an f32 sum over exact weights, x is rounded to 24 bits
-// below the largest value of its row: y is off by at most 2^-22.9 · max |x| / 2 · Σ_k |W[o][k]| (and 2^-127 of it where
-// that is more), before f32 roundings of the result. Sums are whole numbers, exact in any order, so bits depend on the
+// below the largest value of its row: y is off by at most max(2^-22.9 · max |x|, 2^-126) / 2 · Σ_k |W[o][k]|, before
+// f32 roundings of the result. Sums are whole numbers, exact in any order, so bits depend on the
 // row of x and the row of W alone. A row of x with a value that is not finite gives NaN in all its results.
 void int8_linear(const ExecContext& ctx, const MatrixView<const float>& x, const LinearOutput* outputs,
                  int64_t num_outputs);

@@ -32,7 +32,9 @@ struct Int8Plan {
   float* factor;  // 1 / s of each token, a whole tile of them
   float* s;
   char* packed;
+  int64_t* expected;  // a line a thread: the task after the one it ran last, whose first rows it has prefetched
 };
+constexpr int64_t kLineTasks = 64 / sizeof(int64_t);
 
 int64_t tasks_of(const LinearOutput& output, int64_t rows_per_task) {
   return tiles_of(output.weight.rows, rows_per_task);
@@ -145,7 +147,7 @@ const char* codes_from(const Int8Plan& plan, const LinearOutput* output, int64_t
   return output + 1 < plan.outputs + plan.num_outputs ? static_cast<const char*>(output[1].weight.data) : nullptr;
 }
 
-void run_task(const Int8Plan& plan, int64_t task) {
+void run_task(const Int8Plan& plan, int64_t task, int thread) {
   int64_t row_task = task % plan.row_tasks;
   const int64_t first_tile = task / plan.row_tasks * plan.block_tiles;
   const int64_t last_tile = least(first_tile + plan.block_tiles, plan.token_tiles);
@@ -153,6 +155,12 @@ void run_task(const Int8Plan& plan, int64_t task) {
   for (; row_task >= tasks_of(*output, plan.rows_per_task); ++output) row_task -= tasks_of(*output, plan.rows_per_task);
   const int64_t end = least((row_task + 1) * plan.rows_per_task, output->weight.rows);
   configure(plan, kTileRows);
+  int64_t& expected = plan.expected[thread * kLineTasks];
+  if (expected != task) {
+    const char* codes = codes_from(plan, output, row_task * plan.rows_per_task);
+    for (int64_t i = 0; i < plan.col_tiles; ++i) prefetch_step<2>(codes, output->weight.row_bytes(), i);
+  }
+  expected = task + 1;
   for (int64_t row = row_task * plan.rows_per_task; row < end;) {
     const int64_t left_rows = end - row;
     const int64_t count = left_rows >= kGroupRows ? kGroupRows : least(left_rows, kTileRows);
@@ -206,9 +214,13 @@ void int8_linear(const ExecContext& ctx, const MatrixView<const float>& x, const
   plan.factor = scratch.floats(plan.token_tiles * kTileRows);
   plan.s = scratch.floats(plan.token_tiles * kTileRows);
   plan.packed = static_cast<char*>(scratch.bytes(plan.token_tiles * tile_bytes));
+  const int threads = ctx.pool.num_threads();
+  plan.expected = static_cast<int64_t*>(scratch.bytes(threads * 64));
+  for (int64_t i = 0; i < threads * kLineTasks; ++i) plan.expected[i] = -1;
   pack_rows(ctx, x, plan);
   const int64_t blocks = tiles_of(plan.token_tiles, plan.block_tiles);
-  simd::for_each_task_in_runs(ctx, plan.row_tasks * blocks, [&](int64_t task, int, bool) { run_task(plan, task); });
+  simd::for_each_task_in_runs(ctx, plan.row_tasks * blocks,
+                              [&](int64_t task, int thread, bool) { run_task(plan, task, thread); });
 }
 
 }  // namespace amx

@@ -118,8 +118,8 @@ TANDEM_INLINE void pack_wide(const float* const (&x)[kTileRows], const float* fa
 
 // ---- products -----------------------------------------------------------------------------------------------------
 
-// Left factors: rows of int8 from `codes` on, `stride` bytes apart. While they are multiplied, as many bytes of `next`
-// are prefetched in order (null: nothing), whatever they are.
+// Left factors: rows of int8 from `codes` on, `stride` bytes apart. While they are multiplied, as many rows from `next`
+// on are prefetched (null: nothing).
 struct LeftRows {
   const char* codes;
   int64_t stride;
@@ -127,24 +127,31 @@ struct LeftRows {
   const char* next;
 };
 
+// Of a group of kRowTiles tiles of rows, as many lines as one column of tiles has: step i of its col_tiles. Not those
+// of column i: a processor reads ahead along pages, which sixteen rows at once hide from it, so the group is walked as
+// eight streams, each line after line.
+template <int64_t kRowTiles>
+TANDEM_INLINE void prefetch_step(const char* group, int64_t stride, int64_t i) {
+  constexpr int64_t kStreams = 8;
+  constexpr int64_t kBytes = kRowTiles * kTileBytes / kStreams;
+  const char* line = group + i * kBytes;
+  for (int64_t b = 0; b < kBytes; b += 64) {
+    for (int64_t stream = 0; stream < kStreams; ++stream) {
+      _mm_prefetch(line + b + stream * (kRowTiles * kTileRows / kStreams) * stride, _MM_HINT_T1);
+    }
+  }
+}
 template <int64_t kRowTiles>
 TANDEM_INLINE void prefetch_next(const LeftRows& rows, int64_t i) {
-  if (rows.next == nullptr) return;
-  const char* line = rows.next + i * kRowTiles * kTileBytes;
-  for (int64_t b = 0; b < kRowTiles * kTileBytes; b += 64) _mm_prefetch(line + b, _MM_HINT_T1);
-}
-
-// The compiler is told that all of the configuration is read: of the intrinsic's operand it knows eight bytes, and
-// drops the stores of the rest.
-TANDEM_INLINE void load_config(const TileConfig& config) {
-  __asm__ volatile("" : : "m"(config));
-  _tile_loadconfig(&config);
+  if (rows.next != nullptr) prefetch_step<kRowTiles>(rows.next, rows.stride, i);
 }
 
 // Tiles of the narrow form: 0 and 1 sums, 2 to 5 left, 6 and 7 right factors; their rows and width are configured.
 TANDEM_INLINE TileConfig narrow_config(int64_t rows, int64_t tokens) {
   TileConfig config;
-  for (const int tile : {0, 1, 6, 7}) config.row_bytes[tile] = static_cast<uint16_t>(16 * tokens);
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = tile >= 2 && tile < 6 ? 64 : static_cast<uint16_t>(16 * tokens);
+  }
   for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   return config;
 }
@@ -193,6 +200,7 @@ TANDEM_INLINE void multiply_narrow(const LeftRows& rows, const char* packed, int
 // Tiles of the wide form: 0 to 5 sums, 6 a left and 7 a right factor.
 TANDEM_INLINE TileConfig wide_config(int64_t rows) {
   TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = 64;
   for (int tile = 0; tile < 7; ++tile) config.rows[tile] = static_cast<uint8_t>(rows);
   return config;
 }
