@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "cost/arena_model.h"
+#include "cost/kernel_scratch.h"
 #include "kernels/kda/kda.h"
 #include "kernels/kda/kda_decode.h"
 #include "kernels/kda/short_conv.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mla/mla.h"
 #include "kernels/row_ranges.h"
-#include "kernels/simd/weight_product.h"
 
 namespace tandem {
 namespace {
@@ -18,20 +18,6 @@ namespace {
 constexpr int64_t kKdaWorkingBytes = 32;  // a sequence, in a KDA layer
 constexpr int64_t kKdaPieceBytes = 24;
 constexpr int64_t kMlaRowBytes = 24;
-
-// Of an instruction set: floats in a register, tokens whose weights are used as they are read (simd/weight_tile.inl).
-int64_t lanes_of(KernelBackend kernels) {
-  switch (kernels) {
-    case KernelBackend::kAmx:
-    case KernelBackend::kAvx512: return 16;
-    case KernelBackend::kAvx2: return 8;
-    case KernelBackend::kRef:
-    case KernelBackend::kNeon:
-    case KernelBackend::kPortable: return 4;
-  }
-  return 4;
-}
-int64_t streamed_tokens(int64_t lanes) { return lanes == 16 ? 6 : (lanes == 8 ? 3 : 2); }
 
 // Rows of a sublayer: those of prompts, and the others.
 struct Rows {
@@ -43,7 +29,11 @@ struct Rows {
 class Walk {
  public:
   Walk(const ModelCost& model, const StepShape& shape)
-      : config_(model.config), model_(model), shape_(shape), lanes_(lanes_of(shape.kernels)) {
+      : config_(model.config),
+        model_(model),
+        shape_(shape),
+        kernels_(kernel_widths(shape.kernels, shape.threads)),
+        lanes_(kernels_.lanes) {
     rows_ = {shape.prompt_rows, shape.decode_rows};
     // The wanted rows: a token of every decoded sequence first, the rest are rows of prompts.
     const int64_t decode = std::min(shape.decode_rows, shape.logit_rows);
@@ -150,42 +140,25 @@ class Walk {
     linear(D, {shape_.logit_rows - decode, decode}, 1);
   }
 
-  // simd/weight_product.h: nothing for so few tokens that weights are used as they are read.
-  int64_t product_floats(int64_t columns, int64_t tokens) const {
-    if (tokens <= streamed_tokens(lanes_)) return 0;
-    const int64_t parked = columns > kColBlock ? kRowBlock * kTokenBlock * lanes_ : 0;
-    return kRowBlock * kColBlock + parked;
-  }
-
-  // amx/tiles.inl: three planes of bf16 in tiles of 32 columns × 16 tokens, and panels of 32 rows of weights.
-  static constexpr int64_t kTileTokens = 16, kTileColumns = 32, kPackedBytes = 3072, kPanelTileBytes = 2048;
-  // amx/stream_tiles.inl: the few tokens of a decode beside each other.
-  static constexpr int64_t kMergedTokens = 5, kMergedBytes = 192;
-  static int64_t tiles(int64_t count, int64_t size) { return (count + size - 1) / size; }
-  static int64_t panel_bytes(int64_t columns) { return tiles(columns, kTileColumns) * kPanelTileBytes; }
-  bool has_tiles() const { return shape_.kernels == KernelBackend::kAmx; }
-
-  // Products of `outputs` matrices with these rows. Int8 weights take less than is counted for bf16.
+  // Products of `outputs` matrices with these rows: on tiles the prompts' and the others are two calls.
   void linear(int64_t columns, Rows rows, int64_t outputs) {
     if (rows.all() == 0) return;
-    if (!has_tiles()) return simd_linear(columns, rows.all());
+    if (!kernels_.has_tiles) return simd_linear(columns, rows.all());
     const ArenaModel::Mark mark = arena_.mark();
-    if (rows.prompt > 0) {
-      arena_.alloc(outputs * static_cast<int64_t>(sizeof(LinearOutput)));
-      kernel([&] {
-        arena_.alloc(tiles(rows.prompt, kTileTokens) * tiles(columns, kTileColumns) * kPackedBytes);
-        arena_.alloc(panel_bytes(columns) * shape_.threads);
-      });
+    if (rows.prompt > 0) arena_.alloc(outputs * static_cast<int64_t>(sizeof(LinearOutput)));
+    if (rows.prompt > 0) kernel([&] { take_prompt_tiles(arena_, kernels_, columns, rows.prompt); });
+    if (rows.decode > 0) kernel([&] { take_decode_tiles(arena_, columns, rows.decode); });
+    if (!model_.weights.fits_bf16) {
+      for (const int64_t some : {rows.prompt, rows.decode}) {
+        if (some == 0) continue;
+        kernel([&] { take_int8_tiles(arena_, columns, some); });
+        simd_linear(columns, some);
+      }
     }
-    if (rows.decode > 0) {
-      const int64_t tile_bytes = rows.decode > kMergedTokens ? kPackedBytes : rows.decode * kMergedBytes;
-      kernel([&] { arena_.alloc(tiles(rows.decode, kTileTokens) * tiles(columns, kTileColumns) * tile_bytes); });
-    }
-    if (!model_.weights.fits_bf16) simd_linear(columns, std::max(rows.decode, rows.prompt));
     arena_.release(mark);
   }
   void simd_linear(int64_t columns, int64_t rows) {
-    kernel([&] { arena_.floats(product_floats(columns, rows) * shape_.threads); });
+    kernel([&] { take_simd_linear(arena_, kernels_, columns, rows); });
   }
 
   // model/layers/kda.cpp; `read`: the rows whose output is.
@@ -215,7 +188,8 @@ class Walk {
     }
     linear(d, rows_, 1);
     if (!config_.use_full_rank_gate) linear(d, read, 1);
-    all&& rows_.prompt == 0 && !shape_.bf16_activations ? kda_fused() : kda_by_operator(read);
+    const bool fused = all && rows_.prompt == 0 && !shape_.bf16_activations;
+    fused ? kda_fused() : kda_by_operator(read);
     linear(P, read, 1);
   }
 
@@ -356,75 +330,30 @@ class Walk {
   }
 
   void experts(Rows rows, int64_t Dl, int64_t k) {
-    if (!has_tiles() || shape_.mxfp8_experts) return simd_experts(rows.all(), Dl, k);
-    if (rows.prompt > 0) tiled_experts(rows.prompt, Dl, k);
-    const bool are_mxfp4 = model_.weights.expert.bytes < model_.weights.expert.parameters;
-    if (rows.decode > 0 && are_mxfp4) digit_experts(rows.decode, Dl, k);
-    const int64_t others = std::max(are_mxfp4 ? 0 : rows.decode, model_.weights.fits_bf16 ? 0 : rows.prompt);
-    if (others > 0) simd_experts(others, Dl, k);
-  }
-
-  // kernels/moe/experts_simd.inl: hidden activations of a block of tokens that bounds them.
-  void simd_experts(int64_t tokens, int64_t Dl, int64_t k) {
-    constexpr int64_t kHiddenBudgetBytes = int64_t{64} << 20;
-    const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
-    const int64_t block = std::min(std::max<int64_t>(kHiddenBudgetBytes / (k * I * 4), 1), tokens);
-    kernel([&] {
-      arena_.floats(E);
-      arena_.floats(E + 1);
-      arena_.floats(block * k);
-      arena_.floats(block * k * I);
-      arena_.floats((product_floats(std::max(Dl, I), block * k) + 2 * kTokenBlock * kRowBlock) * shape_.threads);
-      arena_.floats(E);
-      if (shape_.mxfp8_experts) arena_.floats(block * Dl);
-      arena_.floats(block * Dl);
-    });
-  }
-
-  // kernels/amx/experts_amx.cpp: digits of z and of the hidden activations.
-  void digit_experts(int64_t tokens, int64_t Dl, int64_t k) {
-    constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;
-    constexpr int64_t kStepColumns = 128, kStepBytes = 2048, kUnpackedBytes = 6144, kTokenBytes = 16;
-    const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
-    const int64_t z = tiles(Dl, kStepColumns) * kStepBytes, hidden = tiles(I, kStepColumns) * kStepBytes;
-    const int64_t block = std::max<int64_t>(std::min(kPackedBudgetBytes / (z + k * hidden), tokens), 1);
-    kernel([&] {
-      arena_.floats(E);
-      arena_.floats(E + 1);
-      arena_.floats(block * k);
-      arena_.alloc(block * kTokenBytes);
-      arena_.alloc(block * k * kTokenBytes);
-      arena_.alloc(shape_.threads * block * k * kTokenBytes);
-      arena_.alloc(block * z);
-      arena_.alloc(block * k * hidden);
-      arena_.floats(block * k * I);
-      arena_.alloc((2 * kUnpackedBytes + 2 * kStepBytes + block * k * kStepBytes) * shape_.threads);
-      arena_.floats(E);
-    });
-  }
-
-  // kernels/amx/experts_prefill_amx.cpp: packed inputs and hidden activations of token tiles that bound them.
-  void tiled_experts(int64_t tokens, int64_t Dl, int64_t k) {
-    constexpr int64_t kPackedBudgetBytes = int64_t{64} << 20;
-    const int64_t E = config_.num_experts, I = config_.moe_intermediate_size;
-    const int64_t in = tiles(Dl, kTileColumns) * kPackedBytes, hidden = tiles(I, kTileColumns) * kPackedBytes;
-    const int64_t all = tiles(tokens * k, kTileTokens) + std::min(E, tokens * k);
-    const int64_t most = std::max<int64_t>(std::min(kPackedBudgetBytes / (in + hidden) / 2 * 2, all), 2);
-    kernel([&] {
-      arena_.floats(E);
-      arena_.floats(E + 1);
-      arena_.floats(tokens * k);
-      arena_.floats(E + 1);
-      arena_.alloc(most * in);
-      arena_.alloc(most * hidden);
-      arena_.alloc(std::max(2 * panel_bytes(Dl), panel_bytes(I)) * shape_.threads);
-      arena_.floats(E);
-    });
+    ExpertShape shape{.experts = config_.num_experts,
+                      .input = Dl,
+                      .hidden = config_.moe_intermediate_size,
+                      .chosen = k,
+                      .tokens = rows.all(),
+                      .is_mxfp8 = shape_.mxfp8_experts};
+    const auto simd = [&] { kernel([&] { take_simd_experts(arena_, kernels_, shape); }); };
+    if (!kernels_.has_tiles || shape_.mxfp8_experts) return simd();
+    const WeightAmount& expert = model_.weights.expert;
+    const bool all_mxfp4 = expert.bytes * 32 == expert.parameters * 17,
+               none_mxfp4 = expert.bytes == expert.parameters * 2;
+    shape.tokens = rows.prompt;
+    if (rows.prompt > 0) kernel([&] { take_prompt_experts(arena_, kernels_, shape); });
+    if (rows.prompt > 0 && !model_.weights.fits_bf16) simd();
+    shape.tokens = rows.decode;
+    if (rows.decode == 0) return;
+    if (!none_mxfp4) kernel([&] { take_decode_experts(arena_, kernels_, shape); });
+    if (!all_mxfp4) simd();
   }
 
   const ModelConfig& config_;
   const ModelCost& model_;
   const StepShape& shape_;
+  const KernelWidths kernels_;
   const int64_t lanes_;
   Rows rows_;            // of the step
   Rows wanted_;          // of them, those behind the last layer's caches
