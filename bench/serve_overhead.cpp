@@ -43,14 +43,14 @@ constexpr int64_t kCacheBytes = int64_t{2} << 30;  // address space; what is use
 struct Plan {
   std::string model;
   int64_t streams = 16;
-  int64_t prompt_tokens = 192;  // each stream takes a checkpoint on its way, at 256
-  int64_t block_steps = 8;      // timed, behind one that is not
-  int64_t blocks = 10;          // of each kind in a round
+  int64_t prompt_tokens = 128;
+  int64_t block_steps = 8;  // timed, behind one that is not
+  int64_t blocks = 8;       // of each kind in a round
   int64_t rounds = 7;
   int threads = 0;
   double temperature = 0;
   double top_p = 1;
-  int64_t tokens() const { return blocks * (block_steps + 1); }
+  int64_t tokens() const { return rounds * blocks * (block_steps + 1); }  // of each stream
 };
 
 template <class T>
@@ -83,8 +83,7 @@ class Bare {
   }
 
   void begin(const Prompts& prompts) {
-    samplers_.clear();
-    tokens_.assign(prompts.size(), {});
+    tokens_.resize(prompts.size());
     for (size_t s = 0; s < prompts.size(); ++s) {
       samplers_.push_back(must(Sampler::create(sampling_of(plan_, s), model_.config().vocab_size, 0)));
       if (!cache_->admit(id(s), prompts[s], {}, plan_.prompt_tokens)) fail_bench("the streams do not fit the cache");
@@ -92,9 +91,6 @@ class Bare {
       forward();
       commit_and_draw(s);
     }
-  }
-  void end() {
-    for (size_t s = 0; s < tokens_.size(); ++s) cache_->release(id(s));
   }
 
   // One step, then `count` more, whose forward passes are timed.
@@ -186,7 +182,7 @@ class Served {
         {.port = 0}, must(ApiServer::create(*engine_, *must(model.tokenizer()), api, &observer_)).handler()));
   }
 
-  // Until every stream decodes.
+  // Returns when every stream decodes.
   void begin(const Prompts& prompts) {
     std::vector<std::string> bodies;
     for (size_t s = 0; s < prompts.size(); ++s) {
@@ -194,7 +190,7 @@ class Served {
       for (const TokenId token : prompts[s]) ids.push_back(token.value);
       bodies.push_back(Json{
           {"prompt", ids},
-          {"max_tokens", 4 * plan_.tokens()},
+          {"max_tokens", 2 * plan_.tokens() + 1000},
           {"temperature", plan_.temperature},
           {"top_p", plan_.top_p},
           {"seed", s},
@@ -263,7 +259,7 @@ double standard_error(const std::vector<double>& values) {
   return count > 1 ? std::sqrt(squares / (count - 1) / count) : 0;
 }
 
-// The streams of a round in text, as far as both sides have come.
+// The streams in text, as far as both sides have come.
 void compare_texts(const Tokenizer& tokenizer, const Bare& bare, const std::vector<std::string>& served) {
   for (size_t s = 0; s < served.size(); ++s) {
     StreamDecoder decoder(tokenizer);
@@ -285,9 +281,7 @@ struct Round {
   }
 };
 
-Round run_round(const Plan& plan, const Tokenizer& tokenizer, Bare& bare, Served& served, const Prompts& prompts) {
-  bare.begin(prompts);
-  served.begin(prompts);
+Round run_round(const Plan& plan, Bare& bare, Served& served) {
   Round round;
   const auto steps = static_cast<double>(plan.block_steps);
   for (int64_t i = 0; i < plan.blocks; ++i) {
@@ -295,31 +289,38 @@ Round run_round(const Plan& plan, const Tokenizer& tokenizer, Bare& bare, Served
     round.served.push_back(served.run(plan.block_steps) / steps);
     if (i % 2 == 1) round.bare.push_back(bare.run(plan.block_steps) / steps);
   }
-  compare_texts(tokenizer, bare, served.end());
-  bare.end();
   return round;
 }
 
+Prompts random_prompts(const Plan& plan, const LoadedModel& model) {
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int32_t> id(0, static_cast<int32_t>(model.config().vocab_size * 3 / 4));
+  Prompts prompts(static_cast<size_t>(plan.streams));
+  for (auto& prompt : prompts) {
+    for (int64_t i = 0; i < plan.prompt_tokens; ++i) prompt.emplace_back(id(random));
+  }
+  return prompts;
+}
+
 Json measure(const Plan& plan, LoadedModel& model) {
-  const Tokenizer& tokenizer = *must(model.tokenizer());
   Bare bare(model, plan);
   Served served(model, plan);  // its threads are started before this one is bound
   model.bind_engine_thread();
-  std::mt19937 random(7);
-  std::uniform_int_distribution<int32_t> id(0, static_cast<int32_t>(model.config().vocab_size * 3 / 4));
+  const Prompts prompts = random_prompts(plan, model);
+  bare.begin(prompts);
+  served.begin(prompts);
   std::vector<double> bare_ms, served_ms, differences, shares, pairs;
   for (int64_t r = 0; r < plan.rounds; ++r) {
-    Prompts prompts(static_cast<size_t>(plan.streams));
-    for (auto& prompt : prompts) {
-      for (int64_t i = 0; i < plan.prompt_tokens; ++i) prompt.emplace_back(id(random));
-    }
-    const Round round = run_round(plan, tokenizer, bare, served, prompts);
+    const Round round = run_round(plan, bare, served);
     bare_ms.push_back(1e3 * Round::mean(round.bare));
     served_ms.push_back(1e3 * Round::mean(round.served));
     differences.push_back(1e3 * round.difference());
     shares.push_back(round.difference() / Round::mean(round.bare));
     for (size_t i = 0; i < round.bare.size(); ++i) pairs.push_back(1e3 * (round.served[i] - round.bare[i]));
+    std::fprintf(stderr, "round %lld: bare %.3f ms a step, served %.3f\n", static_cast<long long>(r + 1),
+                 bare_ms.back(), served_ms.back());
   }
+  compare_texts(*must(model.tokenizer()), bare, served.end());
   return {{"what", "a step of all streams through the server beside the bare engine's, taking turns"},
           {"streams", plan.streams},
           {"prompt_tokens", plan.prompt_tokens},
@@ -355,7 +356,9 @@ int main(int argc, char** argv) {
   app.add_option("--blocks", plan.blocks, "of each kind in a round")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--rounds", plan.rounds, "with new prompts each")->check(CLI::Range(1, 10000))->capture_default_str();
+  app.add_option("--rounds", plan.rounds, "of blocks, which give a median and a spread")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   app.add_option("--threads", plan.threads, "of the engine (default: one for each core)")->check(CLI::Range(1, 1024));
   app.add_option("--temperature", plan.temperature)->check(CLI::Range(0.0, 2.0))->capture_default_str();
   app.add_option("--top-p", plan.top_p)->check(CLI::Range(0.0, 1.0))->capture_default_str();
@@ -369,7 +372,7 @@ int main(int argc, char** argv) {
   const ThreadPlacement threads = must(place_threads(read_cpu_topology("/sys", allowed_cpus()), quota, wish));
   options.num_threads = threads.num_threads;
   options.cpus = threads.cpus;
-  options.context = plan.prompt_tokens + 8 * plan.tokens();
+  options.context = plan.prompt_tokens + 2 * plan.tokens() + 1000;
   const std::unique_ptr<LoadedModel> model = must(LoadedModel::load(plan.model, options));
   std::puts(measure(plan, *model).dump(1).c_str());
 }

@@ -24,7 +24,7 @@ namespace tandem {
   std::exit(1);
 }
 
-// Streams of one round: their sockets, and a thread that reads what came, every few steps.
+// Their sockets, and a thread that reads what came, ten times a second.
 class StreamClients {
  public:
   StreamClients(uint16_t port, const std::vector<std::string>& bodies) : received_(bodies.size()) {
