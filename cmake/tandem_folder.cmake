@@ -5,7 +5,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 set(TANDEM_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2)
 set(TANDEM_AVX512_FLAGS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
 
-set(TANDEM_AMX_FLAGS ${TANDEM_AVX512_FLAGS} -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-bf16 -mamx-int8)
+set(TANDEM_AMX_FLAGS ${TANDEM_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8)
 
 # Sets of the other architecture are not built.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")

@@ -17,7 +17,7 @@ trap 'rm -f "$table"' EXIT
     | (case(.phase == "decode" and .depth == 128 and .sequences == 1 and .threads > 1)) as $d
     | row("\(.model), decode after 128 tokens"; "\($d | rate): \($d.percent_of_read_ceiling | round) % of the \($d.ceiling_read_gb_s | n) GB/s read in that run"; $d.command),
       (case(.phase == "decode" and .depth == 2048) | row("decode after 2,048"; "\(rate): \(.percent_of_read_ceiling | round) % of it"; .command)),
-      (case(.phase == "prefill" and .tokens == 512 and .threads > 1) | row("prefill of 512"; "\(rate): \(.gflop_s | round) GFLOP/s with the head counted for every token (about 13 % too many), the f32 FMA ceiling being \(.ceiling_f32_gflop_s | round)"; .command)),
+      (case(.phase == "prefill" and .tokens == 512 and .threads > 1) | row("prefill of 512"; "\(rate): \(.gflop_s | round) GFLOP/s, the f32 FMA ceiling being \(.ceiling_f32_gflop_s | round)"; .command)),
       (case(.phase == "prefill" and .tokens == 2048) | row("prefill of 2,048"; rate; .command)),
       ([.cases[] | select(.phase == "prefill" and (.command | contains("--kernels")))] | map("\(.command | sub(".*--kernels "; "")) \(.tok_s | n)") | row("prefill of 512 by kernels, tok/s"; join(", "); "tandem bench k3-mini -p 512 --kernels …")),
       (case(.phase == "decode" and .sequences == 16) | row("16 sequences decoded together"; "\(rate), \(.tok_s / $d.tok_s * 10 | round / 10) times one"; .command)),
@@ -32,8 +32,9 @@ trap 'rm -f "$table"' EXIT
     def s: . * 100 | round / 100;
     .models[] | .model as $m
     | (.ttft[-1] | "| serving \($m), \(.prompt_tokens) tokens: cold, the same prompt again, 64 tokens more | first token after \(.cold_seconds.median | s) s, \(.same_prompt_seconds.median | s) s, \(.extended_seconds.median | s) s | `tools/serve_bench.sh` |"),
-      (.sixteen_streams | "| serving \($m), 16 streams, over the bare engine | \(.overhead_median * 1000 | round / 10) % a token (median of \(.overhead_by_round | length) rounds) | the same |"),
-      (.verification_at_half_load | "| serving \($m) at half load with every hit to be verified | time to first token \(.ttft_rise_median * 1000 | round / 10) %, to each further one \(.tpot_rise_median * 1000 | round / 10) % beside a run without | the same |")
+      (.sixteen_streams | "| serving \($m), a step of 16 streams over the bare engine\u0027s | \(.overhead.median * 1000 | round / 10) % (median of \(.rounds) rounds, \(.overhead.min * 1000 | round / 10) to \(.overhead.max * 1000 | round / 10)) | the same |"),
+      (.verification_at_half_load | (.ttft_rise.median? // .ttft_rise_median) as $ttft | (.tpot_rise.median? // .tpot_rise_median) as $tpot
+       | "| serving \($m) at half load with every hit to be verified | time to first token \($ttft * 1000 | round / 10) %, to each further one \($tpot * 1000 | round / 10) % beside a run without | the same |")
   ' docs/bench/serve-cpu.json
 } >"$table"
 

@@ -94,24 +94,4 @@ void take_prompt_experts(ArenaModel& arena, const KernelWidths& kernels, const E
   arena.floats(shape.experts);
 }
 
-// amx/experts_amx.cpp: digits of 128 columns, of the inputs and of the hidden activations.
-void take_decode_experts(ArenaModel& arena, const KernelWidths& kernels, const ExpertShape& shape) {
-  constexpr int64_t kStepColumns = 128, kStepBytes = 2 * kTileBytes, kDigitTokenBytes = 16;
-  const int64_t z = tiles(shape.input, kStepColumns) * kStepBytes;
-  const int64_t hidden = tiles(shape.hidden, kStepColumns) * kStepBytes;
-  const int64_t block = std::max<int64_t>(std::min(kBudgetBytes / (z + shape.chosen * hidden), shape.tokens), 1);
-  const int64_t pairs = block * shape.chosen;
-  arena.floats(shape.experts);
-  arena.floats(shape.experts + 1);
-  arena.floats(pairs);
-  arena.alloc(block * kDigitTokenBytes);
-  arena.alloc(pairs * kDigitTokenBytes);
-  arena.alloc(kernels.threads * pairs * kDigitTokenBytes);
-  arena.alloc(block * z);
-  arena.alloc(pairs * hidden);
-  arena.floats(pairs * shape.hidden);
-  arena.alloc((16 * kTileBytes + pairs * 2 * kTileBytes) * kernels.threads);
-  arena.floats(shape.experts);
-}
-
 }  // namespace tandem

@@ -35,6 +35,5 @@ void take_prompt_tiles(ArenaModel& arena, const KernelWidths& kernels, int64_t c
 void take_decode_tiles(ArenaModel& arena, int64_t columns, int64_t tokens);
 void take_int8_tiles(ArenaModel& arena, int64_t columns, int64_t tokens);
 void take_prompt_experts(ArenaModel& arena, const KernelWidths& kernels, const ExpertShape& shape);
-void take_decode_experts(ArenaModel& arena, const KernelWidths& kernels, const ExpertShape& shape);
 
 }  // namespace tandem

@@ -41,11 +41,11 @@ Status unknown_gpu(std::string_view text) {
 
 Efficiency cpu_efficiency() {
   return {.memory = 0.85,
-          .decode_flops = 0.35,
-          .prefill_flops = 0.75,
+          .decode_flops = 0.45,
+          .prefill_flops = 0.85,
           .attention_flops = 0.3,
           .disk = 0.9,
-          .overlap = 0.0,
+          .overlap = 0.5,
           .layer_seconds = 10e-6,
           .row_seconds = 12e-6};
 }

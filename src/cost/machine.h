@@ -39,7 +39,7 @@ struct Efficiency {
   double row_seconds = 0.0;      // of a token, for each layer: norms, gates, routing
 };
 
-// Fitted to runs of k3-mini and nano on two AVX-512 cores; docs/bench/plan-check.json holds it to later runs.
+// Fitted to runs of k3-mini on two cores with AMX (docs/bench/k3-mini-cpu.json, docs/planner.md).
 Efficiency cpu_efficiency();
 // Assumed: no GPU backend is measured.
 Efficiency gpu_efficiency();

@@ -338,16 +338,11 @@ class Walk {
                       .is_mxfp8 = shape_.mxfp8_experts};
     const auto simd = [&] { kernel([&] { take_simd_experts(arena_, kernels_, shape); }); };
     if (!kernels_.has_tiles || shape_.mxfp8_experts) return simd();
-    const WeightAmount& expert = model_.weights.expert;
-    const bool all_mxfp4 = expert.bytes * 32 == expert.parameters * 17,
-               none_mxfp4 = expert.bytes == expert.parameters * 2;
     shape.tokens = rows.prompt;
     if (rows.prompt > 0) kernel([&] { take_prompt_experts(arena_, kernels_, shape); });
     if (rows.prompt > 0 && !model_.weights.fits_bf16) simd();
     shape.tokens = rows.decode;
-    if (rows.decode == 0) return;
-    if (!none_mxfp4) kernel([&] { take_decode_experts(arena_, kernels_, shape); });
-    if (!all_mxfp4) simd();
+    if (rows.decode > 0) simd();
   }
 
   const ModelConfig& config_;

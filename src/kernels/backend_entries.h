@@ -40,7 +40,6 @@ TANDEM_DECLARE_BACKEND(avx512)
 namespace amx {  // matrices, on AMX tiles; all else is avx512's
 void linear(const ExecContext&, const LinearArgs&);
 void linear_prefill(const ExecContext&, const LinearArgs&);
-void moe_experts(const ExecContext&, const MoeExpertsArgs&);
 void moe_experts_prefill(const ExecContext&, const MoeExpertsArgs&);
 }  // namespace amx
 

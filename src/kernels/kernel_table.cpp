@@ -62,7 +62,6 @@ void lay_amx(KernelTable& table) {
   lay_avx512(table);
   table.linear = &amx::linear;
   table.linear_prefill = &amx::linear_prefill;
-  table.moe_experts = &amx::moe_experts;
   table.moe_experts_prefill = &amx::moe_experts_prefill;
 }
 #endif
@@ -102,12 +101,11 @@ bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   const bool has_tiles = (d >> 24 & 1u) != 0 && (d >> 22 & 1u) != 0 && (d >> 25 & 1u) != 0;  // AMX-TILE, -BF16, -INT8
-  const bool has_vbmi = (c >> 1 & 1u) != 0;
   if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return false;
   const bool has_bf16 = (a >> 5 & 1u) != 0;
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
-  return has_tiles && has_vbmi && has_bf16 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return has_tiles && has_bf16 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 }  // namespace
