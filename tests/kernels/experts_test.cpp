@@ -214,7 +214,8 @@ TEST(Experts, ATokenThatIsNotFiniteStaysAlone) {
       const Matrix out = broken.run(backend.ctx());
       for (int64_t t = 0; t < 9; ++t) {
         if (t == 4) {
-          EXPECT_TRUE(std::any_of(out.row(t).begin(), out.row(t).end(), [](float v) { return !std::isfinite(v); }));
+          const std::vector<float> row = out.row(t);
+          EXPECT_TRUE(std::any_of(row.begin(), row.end(), [](float v) { return !std::isfinite(v); }));
         } else {
           EXPECT_TRUE(all_equal_bits(out.row(t), clean.row(t))) << "row " << t << " beside " << bad;
         }
