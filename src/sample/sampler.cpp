@@ -35,6 +35,15 @@ Sampler::Sampler(SamplingParams params, int64_t vocab_size, uint64_t seed)
   seen_.reserve(static_cast<size_t>(vocab_size));
 }
 
+void SamplerScratch::reserve(int64_t vocab_size) {
+  const auto count = static_cast<size_t>(vocab_size);
+  logits.reserve(count);
+  weights.reserve(count);
+  buckets.reserve(count);
+  keys.reserve(count);
+  block_sums.reserve(count);
+}
+
 Result<Sampler> Sampler::create(SamplingParams params, int64_t vocab_size, uint64_t fallback_seed) {
   TANDEM_RETURN_IF_ERROR(params.validate(vocab_size));
   const uint64_t seed = params.seed.value_or(fallback_seed);

@@ -62,6 +62,9 @@ struct SamplerScratch {
   std::vector<uint16_t> buckets;   // of the distance to the best, by token
   std::vector<uint64_t> keys;      // candidates of a partial selection
   std::vector<double> block_sums;  // of weights
+
+  // Room for every call over this vocabulary, on whichever thread the first one comes.
+  void reserve(int64_t vocab_size);
 };
 
 class Sampler {

@@ -93,6 +93,12 @@ EngineCore::EngineCore(LoadedModel& model, const ServingOptions& options, Reques
       cache_(std::move(cache)),
       memory_(*cache_, options.swap_bytes),
       scratch_(static_cast<size_t>(model.exec().pool.num_threads())) {
+  constexpr size_t kStopTokens = 64;
+  for (SampleScratch& scratch : scratch_) {  // any thread may make a request's first draw, in a step that is warm
+    scratch.sampler.reserve(model.config().vocab_size);
+    scratch.top.reserve(static_cast<size_t>(model.config().vocab_size));
+    scratch.stop_logits.reserve(kStopTokens);
+  }
   SchedulerOptions scheduler = options.scheduler;
   scheduler.max_waiting += kMaxWaitingBeyond;
   scheduler.replay_generated = options.deterministic;
