@@ -3,7 +3,7 @@
 //
 //   Factors as in tiles.inl, but each plane of the activations keeps a sum of its own,
 //     y = (Σ_k W x₁ + Σ_k W x₂) + Σ_k W x₃,   each Σ a chain over the columns in ascending order:
-//   a product waits 52 cycles for the one before it in its chain and occupies the unit for 16.
+//   a product waits for the one before it in its chain longer than it occupies the unit.
 //   Up to five tokens lie beside each other with their planes in one right factor, [16 column pairs × 3 T]: one product
 //   a tile of weights. More lie in three of [16 × 16]. A column of a product depends on no other column, so a token's
 //   bits are the same alone and among others.
